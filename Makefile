@@ -1,0 +1,44 @@
+# Two commands do all the set-up: `make train` and `make test`. Both make .venv on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: train test bench lint types format experiments clean help
+
+help:
+	@echo "make train        train the list-reduction RNN to 97 % validation accuracy"
+	@echo "make test         lint, types and all tests"
+	@echo "make bench        speed and convergence checks, against the peers"
+	@echo "make lint         ruff and mypy only"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first, from the constraints, so that nothing else resolves it to another build.
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+train: $(STAMP)
+	$(BIN)/ampnet train list-reduction --target 0.97
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,48 @@
+"""AMPNet: asynchronous model-parallel training of dynamic neural networks, on PyTorch.
+
+A model is a static graph of IR nodes; training is messages running through it, forward and backward, from many instances
+at once. See README.md for a first model and docs/design.md for how it works.
+"""
+
+from ampnet._version import __version__
+from ampnet.errors import (
+    AmpnetError,
+    DataError,
+    GraphError,
+    LossError,
+    NodeError,
+    PairingError,
+    PayloadError,
+    StallError,
+    StateError,
+)
+from ampnet.graph import Graph
+from ampnet.instance import Instance, Stream, StreamStats, feed
+from ampnet.message import Messages
+from ampnet.runtime.inline import Inline
+from ampnet.state import States
+from ampnet.structure import Structure
+from ampnet.update.policy import Update
+
+__all__ = [
+    "AmpnetError",
+    "DataError",
+    "Graph",
+    "GraphError",
+    "Inline",
+    "Instance",
+    "LossError",
+    "Messages",
+    "NodeError",
+    "PairingError",
+    "PayloadError",
+    "StallError",
+    "StateError",
+    "States",
+    "Stream",
+    "StreamStats",
+    "Structure",
+    "Update",
+    "__version__",
+    "feed",
+]

@@ -1,0 +1,363 @@
+"""Controller: pumps instances into the graph, keeps asynchrony in bounds, and knows when an instance is done.
+
+    streams  ──>  [1] pump   while fewer than max_active_keys instances are in flight
+                  [2] answers come back: an instance of which nothing is out any more retires; its place is free
+                  [3] a stream of which nothing is left ends: training streams flush the nodes' leftover gradients
+
+In the controller's eyes it is a node too: for every message it pumps in training it gets exactly one back. In inference
+nothing comes back; an instance is done when the losses have reported as many results as label messages were pumped.
+
+Streams follow one another without a barrier (the next is pumped while the last instances of the one before are still
+under way) unless one is asked for, or run together, pumped in turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampnet.errors import AmpnetError, DataError, PairingError
+from ampnet.events.log import Epoch, Event, Listener, PortStates, Pump, Retire, Return
+from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
+from ampnet.message import Messages
+from ampnet.nodes.node import Report
+from ampnet.state import Column
+from ampnet.structure import Structure
+
+
+@dataclass(slots=True)
+class _Open:
+    """A stream under way."""
+
+    stream: Stream
+    source: Iterator[Instance]
+    ahead: Instance | None = None
+    pumped: int = 0
+    retired: int = 0
+    records: int = 0
+    began: float = 0.0
+    loss: Tensor | float = 0.0
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    rows: int = 0
+    skipped: int = 0
+    results: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _InFlight:
+    stream: _Open
+    position: int
+    records: int
+    outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run is, for displays."""
+
+    stream: str
+    """The stream pumped last."""
+    train: bool
+    """Whether it is training."""
+    records: int
+    """Its examples retired so far."""
+    seconds: float
+    """Since its first pump."""
+    loss: float
+    """Its mean loss so far."""
+    metrics: dict[str, float]
+    """Its metrics so far."""
+    in_flight: int
+    """Instances in flight, of all streams."""
+
+
+class Controller:
+    """Pumps streams of instances and retires them. Knows no node: it posts messages by input number."""
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        label_inputs: Iterable[str],
+        max_active_keys: int,
+        *,
+        post: Callable[[int, Messages], None],
+        shelve: Callable[[Mapping[int, Structure]], None],
+        retire: Callable[[Column, bool], None],
+        flush: Callable[[], None],
+        listeners: Sequence[Listener] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if max_active_keys < 1:
+            raise ValueError(f"max_active_keys must be 1 or more, got {max_active_keys}")
+        self.inputs = {name: i for i, name in enumerate(inputs)}
+        self.label_inputs = frozenset(label_inputs)
+        self.max_active_keys, self.listeners, self.clock = max_active_keys, list(listeners), clock
+        self._post, self._shelve, self._retire, self._flush = post, shelve, retire, flush
+        self._next = 0
+        self._in_flight: dict[int, _InFlight] = {}
+        self._coming: Iterator[Stream] = iter(())
+        self._open: list[_Open] = []
+        self._draining: list[_Open] = []
+        self._together = self._barrier = False
+        self._last: _Open | None = None
+        self.finished: list[StreamStats] = []
+        self.on_end: Callable[[StreamStats], None] = lambda stats: None
+
+    def begin(self, streams: Iterable[Stream], *, together: bool, barrier: bool) -> None:
+        """Take on streams: one after the other, or ``together``. With ``barrier`` each waits for the one before."""
+        self._coming, self._together, self._barrier = iter(streams), together, barrier
+        self._open, self._draining, self.finished = [], [], []
+        while self._open_next() and together:
+            pass
+
+    def stop(self) -> None:
+        """Pump nothing more; what is in flight will still come back."""
+        self._coming = iter(())
+        for opened in self._open:
+            opened.ahead = None
+        self._draining += self._open
+        self._open = []
+        self._close_drained()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is in flight or waits to be pumped."""
+        return bool(self._in_flight or self._open)
+
+    @property
+    def in_flight(self) -> list[int]:
+        return list(self._in_flight)
+
+    @property
+    def free(self) -> int:
+        """Places left under ``max_active_keys``."""
+        return self.max_active_keys - len(self._in_flight)
+
+    def _open_next(self) -> bool:
+        """Open the next stream that has an instance; peek one instance ahead."""
+        for stream in self._coming:
+            opened = _Open(stream, iter(stream.instances))
+            self._peek(opened)
+            opened.began = self.clock()
+            if opened.ahead is None:
+                self._end(opened)
+                continue
+            self._open.append(opened)
+            return True
+        return False
+
+    def _peek(self, opened: _Open) -> None:
+        name = f"stream '{opened.stream.name}'"
+        try:
+            opened.ahead = next(opened.source, None)
+        except AmpnetError as error:
+            raise DataError(f"{name}, instance {opened.pumped + 1}: {error}") from error
+        except Exception as error:
+            raise DataError(
+                f"{name}: the loader failed at instance {opened.pumped + 1}: {type(error).__name__}: {error}"
+            ) from error
+        if opened.ahead is not None and not isinstance(opened.ahead, Instance):
+            raise DataError(f"{name}, instance {opened.pumped + 1}: expected an Instance, got {opened.ahead!r}")
+
+    def pump(self) -> None:
+        """[1] Fill every free place, as long as there is data."""
+        while self.free > 0 and self._open:
+            opened = self._open[0]
+            batch: dict[int, Instance] = {}
+            most = 1 if self._together and len(self._open) > 1 else self.free
+            while len(batch) < most and opened.ahead is not None:
+                batch[self._next] = opened.ahead
+                self._next += 1
+                opened.pumped += 1
+                self._peek(opened)
+            if opened.ahead is None:
+                self._open.pop(0)
+                self._draining.append(opened)
+            else:
+                self._open.append(self._open.pop(0))
+            self._send(opened, batch)
+            if not self._open and not (self._barrier and self._in_flight):
+                self._open_next()
+
+    def _send(self, opened: _Open, batch: dict[int, Instance]) -> None:
+        train = opened.stream.train
+        self._last = opened
+        structures = {n: i.structure for n, i in batch.items() if i.structure is not None}
+        if structures:
+            self._shelve(structures)
+        for number, instance in batch.items():
+            for name in instance.feeds:
+                if name not in self.inputs:
+                    raise DataError(
+                        f"stream '{opened.stream.name}': instance {number} has messages for input '{name}', which the graph "
+                        f"does not have; it has {', '.join(self.inputs)}"
+                    )
+            self._in_flight[number] = _InFlight(
+                opened, opened.pumped - (self._next - number), instance.records, self._due(instance, train)
+            )
+        sent: list[tuple[int, Messages]] = []
+        for name, port in self.inputs.items():
+            given = [(n, i.feeds[name]) for n, i in batch.items() if name in i.feeds and len(i.feeds[name])]
+            if given:
+                sent.append((port, merge_feeds([n for n, _ in given], [f for _, f in given], train)))
+        if self.listeners:
+            states: PortStates = tuple((port, messages.states) for port, messages in sent)
+            self._emit(
+                Pump(
+                    self.clock(),
+                    opened.stream.name,
+                    train,
+                    tuple(batch),
+                    states,
+                    len(self._in_flight),
+                    bool(self._open),
+                )
+            )
+        for port, messages in sent:
+            self._post(port, messages)
+
+    def _due(self, instance: Instance, train: bool) -> int:
+        """How many answers (training) or results (inference) the instance waits for."""
+        if train:
+            return sum(len(f) for f in instance.feeds.values())
+        if instance.results is not None:
+            return instance.results
+        labels = sum(len(f) for name, f in instance.feeds.items() if name in self.label_inputs)
+        if not labels:
+            raise DataError(
+                "an inference instance has no label message, so nothing tells when it is done: pump a label for each "
+                "prediction wanted (its payload may be None), or give Instance(results=...)"
+            )
+        return labels
+
+    def returned(self, port: int, messages: Messages) -> None:
+        """[2] Answers to pumped messages have come back."""
+        if self.listeners:
+            self._emit(Return(self.clock(), port, messages.states))
+        self._settle(messages.states.column("instance"), True)
+
+    def report(self, report: Report) -> None:
+        """A loss has judged messages."""
+        self._score(report)
+        if not report.train:
+            self._settle(report.states.column("instance"), False)
+
+    def _settle(self, instances: Column, train: bool) -> None:
+        done: dict[str, tuple[_Open, list[int]]] = {}
+        for number, count in Counter(instances.tolist()).items():
+            waiting = self._in_flight.get(number)
+            if waiting is None:
+                raise PairingError(f"an answer came back for instance {number}, which is not in flight")
+            waiting.outstanding -= count
+            if waiting.outstanding < 0:
+                raise PairingError(f"instance {number} was answered more often than it was pumped")
+            if waiting.outstanding == 0:
+                opened = waiting.stream
+                opened.retired += 1
+                opened.records += waiting.records
+                del self._in_flight[number]
+                done.setdefault(opened.stream.name, (opened, []))[1].append(number)
+        for opened, gone in done.values():
+            self._retire(np.array(gone), train)
+            if self.listeners:
+                left, more = len(self._in_flight), bool(self._open)
+                self._emit(Retire(self.clock(), opened.stream.name, train, tuple(gone), left, more))
+        if done:
+            self._close_drained()
+            if not self._open and not (self._barrier and self._in_flight):
+                self._open_next()
+
+    def _close_drained(self) -> None:
+        for opened in [o for o in self._draining if o.retired == o.pumped]:
+            self._draining.remove(opened)
+            self._end(opened)
+
+    def _end(self, opened: _Open) -> None:
+        """[3] Nothing of this stream is left."""
+        if opened.stream.train and opened.pumped:
+            self._flush()
+        stats = StreamStats(
+            opened.stream.name,
+            opened.stream.train,
+            opened.retired,
+            opened.records,
+            _mean(opened.loss, opened.rows),
+            {name: _mean(total, opened.rows) for name, total in opened.metrics.items()},
+            self.clock() - opened.began,
+            opened.skipped,
+            opened.results,
+        )
+        if self.listeners:
+            self._emit(Epoch(self.clock(), stats.name, stats.train, stats.loss, stats.metrics))
+        self.finished.append(stats)
+        self.on_end(stats)
+
+    def _score(self, report: Report) -> None:
+        """Add a report to its streams' totals. Reports of one batch may concern two streams (no barrier)."""
+        instances = report.states.column("instance")
+        owners = [self._in_flight[n].stream for n in dict.fromkeys(instances.tolist())]
+        rows = report.rows
+        for opened in {id(o): o for o in owners}.values():
+            if all(o is opened for o in owners):
+                where = np.arange(len(instances))
+            else:
+                mine = [n for n in np.unique(instances).tolist() if self._in_flight[n].stream is opened]
+                where = np.flatnonzero(np.isin(instances, mine))
+            weight = torch.from_numpy(rows[where]).to(report.loss.device)
+            index = torch.from_numpy(where).to(report.loss.device)
+            loss = report.loss.index_select(0, index).to(torch.float64)
+            skipped = np.isin(where, report.skipped)
+            if skipped.any():
+                keep = torch.from_numpy(np.flatnonzero(~skipped))
+                opened.skipped += int(skipped.sum())
+                loss, weight, index = loss[keep], weight[keep], index[keep]
+            opened.loss = opened.loss + (loss * weight).sum()
+            for name, values in report.metrics.items():
+                total = values.index_select(0, index).to(torch.float64).sum()
+                opened.metrics[name] = opened.metrics.get(name, torch.zeros((), dtype=torch.float64)) + total
+            opened.rows += int(weight.sum())
+            if opened.stream.keep_predictions and report.prediction is not None:
+                self._keep(opened, report, where)
+
+    def _keep(self, opened: _Open, report: Report, where: Column) -> None:
+        assert report.prediction is not None
+        offsets = report.offsets if report.offsets is not None else np.arange(len(report.states) + 1)
+        for i in where.tolist():
+            state = report.states.row(i)
+            rows = report.prediction[int(offsets[i]) : int(offsets[i + 1])].clone()
+            position = self._in_flight[state["instance"]].position
+            opened.results.setdefault(position, []).append((report.node, state, rows))
+
+    def progress(self) -> Progress | None:
+        """Where the stream pumped last has got to."""
+        opened = self._last
+        if opened is None:
+            return None
+        return Progress(
+            opened.stream.name,
+            opened.stream.train,
+            opened.records,
+            self.clock() - opened.began,
+            _mean(opened.loss, opened.rows),
+            {name: _mean(total, opened.rows) for name, total in opened.metrics.items()},
+            len(self._in_flight),
+        )
+
+    def abandon(self) -> None:
+        """Forget all that is in flight, after an error."""
+        self._in_flight.clear()
+        self._open, self._draining, self._coming = [], [], iter(())
+
+    def _emit(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+
+def _mean(total: Tensor | float, rows: int) -> float:
+    return float(total) / rows if rows else float("nan")

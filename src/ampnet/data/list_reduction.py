@@ -1,0 +1,87 @@
+"""List reduction: sequences of at most ten tokens, an operation and up to nine digits, with the result modulo 10.
+
+    [mean] 3 4 8          mean(L)                            = 5
+    [alternate] 3 4 8     mean(L[0::2]) - mean(L[1::2])      = 5.5 - 4, rounded: 2
+    [range] 3 4 8         max(L) - min(L)                    = 5
+    [length] 3 4 8        len(L)                             = 3
+
+Generated, as in section 6 of the paper. Tokens 0 to 9 are digits, 10 to 13 the operations. A list has one to nine digits,
+each length equally likely; results are rounded to the nearest integer (halves to the even one), then taken modulo 10. The
+mean of an empty ``L[1::2]`` counts as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampnet.errors import DataError
+from ampnet.state import Ints
+
+OPERATIONS = ("mean", "alternate", "range", "length")
+VOCABULARY = 10 + len(OPERATIONS)
+CLASSES = 10
+MAX_TOKENS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """``tokens`` [sequences, 10], of which the first ``lengths`` of each row count, and ``labels``."""
+
+    tokens: Ints
+    lengths: Ints
+    labels: Ints
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def generate(count: int, seed: int) -> Sequences:
+    """``count`` sequences drawn from ``seed``."""
+    if count < 1:
+        raise DataError(f"list reduction: {count} sequences were asked for")
+    rng = np.random.default_rng(seed)
+    digits = rng.integers(1, MAX_TOKENS, count)
+    operation = rng.integers(0, len(OPERATIONS), count)
+    values = rng.integers(0, 10, (count, MAX_TOKENS - 1))
+    place = np.arange(MAX_TOKENS - 1)
+    inside = place < digits[:, None]
+    even = inside & (place % 2 == 0)
+    odd = inside & (place % 2 == 1)
+    results = np.stack(
+        [
+            _mean(values, inside),
+            _mean(values, even) - _mean(values, odd),
+            np.where(inside, values, -1).max(1) - np.where(inside, values, 10).min(1),
+            digits,
+        ]
+    )
+    labels = np.rint(results[operation, np.arange(count)]).astype(np.int64) % CLASSES
+    tokens = np.zeros((count, MAX_TOKENS), dtype=np.int64)
+    tokens[:, 0] = 10 + operation
+    tokens[:, 1:] = np.where(inside, values, 0)
+    return Sequences(tokens, digits + 1, labels)
+
+
+def _mean(values: Ints, mask: np.ndarray) -> np.ndarray:
+    return (values * mask).sum(1) / np.maximum(mask.sum(1), 1)
+
+
+def buckets(data: Sequences, size: int, rng: np.random.Generator | None = None) -> Iterator[Ints]:
+    """The sequences in groups of ``size`` of one length (the last of each length may be smaller), as positions.
+
+    With ``rng`` both the sequences within a length and the order of the groups are shuffled.
+    """
+    if size < 1:
+        raise DataError(f"list reduction: buckets of {size} sequences were asked for")
+    groups = []
+    for length in np.unique(data.lengths):
+        where = np.flatnonzero(data.lengths == length)
+        if rng is not None:
+            where = rng.permutation(where)
+        groups += [where[i : i + size] for i in range(0, len(where), size)]
+    order = rng.permutation(len(groups)) if rng is not None else range(len(groups))
+    for i in order:
+        yield groups[i]

@@ -1,0 +1,74 @@
+"""The errors of the package: few, named, and each says what was seen, where, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ampnet.state import States
+
+
+class AmpnetError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class GraphError(AmpnetError):
+    """The graph is wrong. Raised before a run, with every fault that was found.
+
+    ``faults`` holds one sentence per fault.
+    """
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        plural = "fault" if len(self.faults) == 1 else "faults"
+        super().__init__(f"the graph has {len(self.faults)} {plural}:" + "".join(f"\n  - {f}" for f in self.faults))
+
+
+class StateError(AmpnetError):
+    """A state, or a key made of it, is not what it must be (unknown field, negative, too large, used twice)."""
+
+
+class PairingError(StateError):
+    """A backward message has no forward partner at a node, or a forward message meets one with the same key."""
+
+
+class PayloadError(AmpnetError):
+    """A payload has the wrong width, dtype or number of rows."""
+
+
+class LossError(AmpnetError):
+    """A loss is not a finite number, or a label cannot be used."""
+
+
+class DataError(AmpnetError):
+    """A record of a data set cannot be used. The message names the file or data set and the record."""
+
+
+class NodeError(AmpnetError):
+    """Something failed inside a node during a run. Raised once, in the caller; ``__cause__`` is the original error.
+
+    ``node``, ``direction`` ("forward", "backward", "update"), ``states`` (of the messages handed to the node, or of
+    the culprit alone where it could be singled out) and ``worker`` say where.
+    """
+
+    def __init__(self, node: str, direction: str, states: States | None, worker: str, cause: BaseException) -> None:
+        self.node, self.direction, self.states, self.worker = node, direction, states, worker
+        at = f" at {states.describe()}" if states is not None else ""
+        super().__init__(
+            f"node '{node}' failed in {direction}{at} on worker '{worker}': {type(cause).__name__}: {cause}"
+        )
+
+
+class StallError(AmpnetError):
+    """Nothing can move although instances are in flight. Lists who waits for what."""
+
+    def __init__(self, in_flight: Sequence[int], waits: Sequence[str]) -> None:
+        self.in_flight, self.waits = tuple(in_flight), tuple(waits)
+        shown = ", ".join(map(str, self.in_flight[:8])) + (", ..." if len(self.in_flight) > 8 else "")
+        lines = self.waits or ("no node waits for anything: a message was consumed without an answer",)
+        super().__init__(
+            f"nothing can move, but {len(self.in_flight)} instance(s) are in flight ({shown}):"
+            + "".join(f"\n  - {line}" for line in lines[:20])
+            + (f"\n  - ... and {len(lines) - 20} more" if len(lines) > 20 else "")
+        )

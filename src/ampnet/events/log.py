@@ -1,0 +1,245 @@
+"""The event log: what happened in a run, as typed events. Everything that looks at a run reads this.
+
+A listener is a function that takes an event. Without listeners no event is made. An event refers to the states of the
+messages it is about; they are immutable, so nothing is copied.
+
+    pump -> forward ... forward -> backward ... backward -> return -> retire        one instance
+    update, epoch, rest                                                             a node; a stream; the end of a run
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ampnet.errors import DataError
+from ampnet.state import States
+
+PortStates = tuple[tuple[int, States], ...]
+"""(port, states) of every batch sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at ``time`` (seconds by the run's clock)."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Event):
+    """A run begins, under these settings."""
+
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pump(Event):
+    """The controller sent instances into the graph."""
+
+    stream: str
+    train: bool
+    instances: tuple[int, ...]
+    sent: PortStates
+    """Per input number."""
+    in_flight: int
+    """Instances in flight afterwards."""
+    more: bool
+    """Whether data still waits to be pumped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward(Event):
+    """A node handled forward messages. ``time`` is the start."""
+
+    seconds: float
+    worker: str
+    node: str
+    port: int
+    train: bool
+    received: States
+    sent: PortStates
+    """Forward, per output port."""
+    answered: PortStates
+    """Backward at once, per input port (a Loss; a Flatmap without children)."""
+    rows: int
+    version: int | None
+    """Updates of the node so far; None for a node without parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backward(Event):
+    """A node handled backward messages. ``time`` is the start."""
+
+    seconds: float
+    worker: str
+    node: str
+    port: int
+    received: States
+    sent: PortStates
+    """Per input port."""
+    rows: int
+    version: int | None
+    gradients: int
+    """How many messages brought a gradient (the others were empty answers)."""
+    lags: tuple[tuple[int, int], ...]
+    """(staleness, messages) of this batch, for a node with parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Updated(Event):
+    """A node updated its parameters. ``time`` is the start."""
+
+    seconds: float
+    worker: str
+    node: str
+    version: int
+    """Updates of the node so far, this one included."""
+    count: int
+    """Gradients in it."""
+    reason: str
+    """"full" or "flush"."""
+    unit: str
+    """What is counted: "messages" or "instances"."""
+    frequency: int
+    """The node's ``min_update_frequency``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Return(Event):
+    """Answers to pumped messages came back to the controller."""
+
+    port: int
+    """Input number."""
+    states: States
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(Event):
+    """Instances are done: everything pumped for them has come back (training), or all results are in (inference)."""
+
+    stream: str
+    train: bool
+    instances: tuple[int, ...]
+    in_flight: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch(Event):
+    """The last instance of a stream retired; after a training stream, leftover gradients have been flushed."""
+
+    stream: str
+    train: bool
+    loss: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest(Event):
+    """The run is over. ``held`` names every cache or queue that is not empty."""
+
+    held: dict[str, int]
+
+
+Listener = Callable[[Event], None]
+
+_KINDS = {kind.__name__: kind for kind in (Begin, Pump, Forward, Backward, Updated, Return, Retire, Epoch, Rest)}
+
+
+class EventLog:
+    """A listener that keeps all events in ``events``."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+
+class LogWriter:
+    """A listener that writes events to a file, a JSON object a line, under a temporary name until `close`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._part = self.path.with_name(self.path.name + ".part")
+        self._file = self._part.open("w", encoding="utf-8")
+
+    def __call__(self, event: Event) -> None:
+        self._file.write(json.dumps(to_json(event)) + "\n")
+
+    def close(self, *, keep: bool = True) -> None:
+        """Finish the file; with ``keep=False`` remove it."""
+        if self._file.closed:
+            return
+        self._file.close()
+        if keep:
+            self._part.replace(self.path)
+        else:
+            self._part.unlink(missing_ok=True)
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """An event as plain data."""
+    out: dict[str, Any] = {"event": type(event).__name__}
+    for item in fields(event):
+        out[item.name] = _plain(getattr(event, item.name))
+    return out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, States):
+        return {"fields": list(value.fields), "columns": value.columns.tolist()}
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def from_json(data: dict[str, Any]) -> Event:
+    """The event that `to_json` wrote."""
+    data = dict(data)
+    kind = _KINDS[data.pop("event")]
+    values = {}
+    for name, value in data.items():
+        if isinstance(value, dict) and set(value) == {"fields", "columns"}:
+            value = _states(value)
+        elif name in ("sent", "answered") and isinstance(value, list):
+            value = tuple((port, _states(states)) for port, states in value)
+        elif name in ("instances", "lags"):
+            value = tuple(tuple(v) if isinstance(v, list) else v for v in value)
+        values[name] = value
+    return kind(**values)
+
+
+def _states(data: dict[str, Any]) -> States:
+    return States(data["fields"], data["columns"])
+
+
+def read_log(path: str | Path) -> Iterator[Event]:
+    """The events of a file that `LogWriter` wrote. A line that is not one is a `DataError` naming it."""
+    with Path(path).open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield from_json(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{path}, line {number}: not an event of a run ({error})") from error
+
+
+def without_time(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """The events as plain data without their times, for comparing runs."""
+    out = []
+    for event in events:
+        data = to_json(event)
+        data.pop("time", None)
+        data.pop("seconds", None)
+        out.append(data)
+    return out

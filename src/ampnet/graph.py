@@ -1,0 +1,227 @@
+"""Graph: IR nodes by name, wired port to port.
+
+    graph = Graph("rnn")
+    graph.add("linear", Linear(256, 128))
+    graph.connect("concat", "linear")            one port on each side: its name can be left out
+    graph.connect("cond.again", "phi.loop")
+    graph.input("tokens", "embedding", fields=("t", "length"))     what the controller pumps
+
+Every output port leads to one input port and every input port is fed by one output port or one input; to send a value to
+several places use Bcast, to join several ways use Phi. Nothing is checked while wiring: `validate` reports all faults at
+once, and every runtime calls it before a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from ampnet.nodes.node import Node
+from ampnet.nodes.transform import Parameterised
+
+AnyNode = TypeVar("AnyNode", bound=Node)
+
+CONTROLLER = "controller"
+"""The name by which the controller is known as a neighbour of nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of an edge."""
+
+    node: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A place where the controller pumps messages in."""
+
+    name: str
+    target: str
+    """``node`` or ``node.port``."""
+    fields: tuple[str, ...]
+    """State fields of its messages besides ``instance``."""
+
+
+@dataclass(slots=True)
+class Wiring:
+    """The resolved edges: where each port leads."""
+
+    forward: dict[End, End] = field(default_factory=dict)
+    """Output port -> input port. The controller's output ports are the inputs, in order."""
+    backward: dict[End, End] = field(default_factory=dict)
+    """Input port -> output port: the way of gradients."""
+
+
+class Graph:
+    """A static graph of IR nodes. See the head of this file."""
+
+    def __init__(self, name: str = "model") -> None:
+        self.name = name
+        self.nodes: dict[str, Node] = {}
+        self.inputs: list[Input] = []
+        self.edges: list[tuple[str, str]] = []
+        """As given to `connect`."""
+        self.faults: list[str] = []
+        """Found while wiring; reported by `validate`."""
+
+    def add(self, name: str, node: AnyNode) -> AnyNode:
+        """Put a node into the graph. Returns it."""
+        if name in self.nodes or name == CONTROLLER or "." in name or not name:
+            self.faults.append(f"node name '{name}' is taken, empty, or has a dot in it")
+            return node
+        twin = next((n for n, other in self.nodes.items() if other is node), None)
+        if twin is not None:
+            self.faults.append(f"nodes '{twin}' and '{name}' are one object; make one node for each name")
+        node.name = name
+        self.nodes[name] = node
+        return node
+
+    def connect(self, source: str, target: str) -> None:
+        """An edge from an output port to an input port: ``"node.port"``, or ``"node"`` where it has only one."""
+        self.edges.append((source, target))
+
+    def chain(self, *names: str) -> None:
+        """`connect` each name to the next."""
+        for source, target in zip(names, names[1:], strict=False):
+            self.connect(source, target)
+
+    def input(self, name: str, target: str, fields: Sequence[str] = ()) -> None:
+        """Messages called ``name`` in an `Instance` are pumped into this port. ``fields``: theirs besides ``instance``."""
+        self.inputs.append(Input(name, target, tuple(fields)))
+
+    def resolve(self) -> tuple[Wiring, list[str]]:
+        """The edges by port number, and the faults found on the way."""
+        wiring, faults = Wiring(), list(self.faults)
+        names = [i.name for i in self.inputs]
+        for name in sorted({n for n in names if names.count(n) > 1}):
+            faults.append(f"input '{name}' is declared {names.count(name)} times")
+        pairs: list[tuple[End | None, End | None]] = [
+            (End(CONTROLLER, i), self._end(given.target, "input", faults)) for i, given in enumerate(self.inputs)
+        ]
+        pairs += [(self._end(s, "output", faults), self._end(t, "input", faults)) for s, t in self.edges]
+        for source, target in pairs:
+            if source is None or target is None:
+                continue
+            if source in wiring.forward:
+                other = self.show(wiring.forward[source], "input")
+                faults.append(
+                    f"output {self.show(source, 'output')} leads to {other} and to {self.show(target, 'input')}; "
+                    f"put a Bcast in between"
+                )
+                continue
+            if target in wiring.backward:
+                other = self.show(wiring.backward[target], "output")
+                faults.append(
+                    f"input {self.show(target, 'input')} is fed by {other} and by {self.show(source, 'output')}; "
+                    f"put a Phi in between"
+                )
+                continue
+            wiring.forward[source], wiring.backward[target] = target, source
+        return wiring, faults
+
+    def _end(self, text: str, side: str, faults: list[str]) -> End | None:
+        name, _, port = text.partition(".")
+        node = self.nodes.get(name)
+        if node is None:
+            faults.append(f"'{text}' names no node; there are {', '.join(self.nodes) or 'none'}")
+            return None
+        ports = node.inputs if side == "input" else node.outputs
+        if not port and len(ports) == 1:
+            return End(name, 0)
+        if port not in ports:
+            known = ", ".join(f"'{p}'" for p in ports) or "none"
+            faults.append(f"'{text}' names no {side} port of node '{name}' ({node.describe()}); it has {known}")
+            return None
+        return End(name, ports.index(port))
+
+    def show(self, end: End, side: str) -> str:
+        """An end of an edge in words."""
+        if end.node == CONTROLLER:
+            return f"the input '{self.inputs[end.port].name}'"
+        node = self.nodes[end.node]
+        ports = node.inputs if side == "input" else node.outputs
+        return f"'{end.node}'" if len(ports) == 1 else f"'{end.node}.{ports[end.port]}'"
+
+    def validate(self) -> Wiring:
+        """Check the whole graph; raise `GraphError` with every fault, or return the wiring."""
+        from ampnet.validate import validate
+
+        return validate(self)
+
+    def order(self) -> list[str]:
+        """Node names in topological order, loops cut where they close."""
+        wiring, _ = self.resolve()
+        successors: dict[str, list[str]] = {name: [] for name in (CONTROLLER, *self.nodes)}
+        for source, target in sorted(wiring.forward.items(), key=lambda e: e[0].port, reverse=True):
+            successors[source.node].append(target.node)
+        seen: set[str] = set()
+        finished: list[str] = []
+        for root in (CONTROLLER, *self.nodes):
+            stack: list[tuple[str, Iterator[str]]] = []
+            if root not in seen:
+                seen.add(root)
+                stack.append((root, iter(successors[root])))
+            while stack:
+                name, rest = stack[-1]
+                following = next((s for s in rest if s not in seen), None)
+                if following is None:
+                    finished.append(name)
+                    stack.pop()
+                else:
+                    seen.add(following)
+                    stack.append((following, iter(successors[following])))
+        return [name for name in reversed(finished) if name != CONTROLLER]
+
+    def parameterised(self) -> dict[str, Parameterised]:
+        """The nodes with parameters, by name."""
+        return {name: node for name, node in self.nodes.items() if isinstance(node, Parameterised)}
+
+    def module(self) -> nn.ModuleDict:
+        """All parameters as one torch module: ``state_dict()`` and ``load_state_dict()`` as usual."""
+        return nn.ModuleDict({name: node.module for name, node in self.parameterised().items()})
+
+    def to(self, *args: Any, **kwargs: Any) -> Graph:
+        """Move or cast all parameters, as `torch.nn.Module.to` does. Not while a run is going on."""
+        for node in self.parameterised().values():
+            node.module.to(*args, **kwargs)
+            node.updater.rebind()
+        return self
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """The sums of gradients not yet applied, by ``node.parameter``."""
+        out = {}
+        for name, node in self.parameterised().items():
+            for parameter, total in zip(node.parameters, node.updater.sums, strict=True):
+                out[f"{name}.{parameter}"] = total
+        return out
+
+    def held(self) -> dict[str, int]:
+        """What the caches of all nodes hold, by ``node.cache``; empty when nothing is in flight."""
+        return {
+            f"{name}.{cache}": count
+            for name, node in self.nodes.items()
+            for cache, count in node.held().items()
+            if count
+        }
+
+    def mermaid(self) -> str:
+        """The graph as Mermaid text."""
+        from ampnet.draw import mermaid
+
+        return mermaid(self)
+
+    def draw(self, path: str | Path | None = None, *, marks: Mapping[str, float] | None = None) -> str:
+        """The graph as a picture (``.svg``, ``.png``, ``.pdf`` or ``.mmd``, by the ending of ``path``).
+
+        Returns the Mermaid text, and writes nothing if no path is given. ``marks`` colours nodes by a share from 0 to 1.
+        """
+        from ampnet.draw import draw
+
+        return draw(self, path, marks=marks)

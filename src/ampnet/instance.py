@@ -1,0 +1,140 @@
+"""Instance: what the controller pumps for one training or inference example.
+
+For each input of the graph that concerns it, an instance has messages: payload rows and the state fields that place them
+(all but ``instance``, which the controller fills in). It may also bring a `Structure`.
+
+    Instance({
+        "tokens": feed(tokens, t=np.arange(9), length=9),     nine messages
+        "h0":     feed(zeros[1, 128], t=0, length=9),         one
+        "label":  feed(label),                                one
+    })
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from ampnet.errors import DataError, PayloadError, StateError
+from ampnet.message import Messages
+from ampnet.state import Ints, States
+from ampnet.structure import Structure
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Messages of one instance for one input: payload rows, state fields and offsets, still without ``instance``."""
+
+    payload: Tensor | None
+    fields: tuple[str, ...]
+    columns: Ints
+    """``[1 + fields, messages]``: row 0 is left free for the instance's number."""
+    offsets: Ints | None = None
+
+    def __len__(self) -> int:
+        return self.columns.shape[1]
+
+    @property
+    def rows(self) -> int:
+        return len(self) if self.offsets is None else int(self.offsets[-1])
+
+
+def feed(
+    payload: Tensor | None, *, offsets: ArrayLike | None = None, messages: int | None = None, **fields: ArrayLike
+) -> Feed:
+    """Messages for one input. A field is a number for all messages, or one number for each.
+
+    One row a message, unless ``offsets`` says otherwise; ``messages=1`` puts all rows into one message.
+    A payload of None (a label that is not known, in inference) needs ``messages``.
+    """
+    if payload is None and messages is None:
+        raise PayloadError("a feed without a payload needs messages=...")
+    rows = payload.shape[0] if payload is not None else 0
+    starts = None if offsets is None else np.asarray(offsets, dtype=np.int64)
+    if starts is None and messages == 1 and payload is not None:
+        starts = np.array([0, rows])
+    count = len(starts) - 1 if starts is not None else (rows if payload is not None else int(messages or 0))
+    if (
+        starts is not None
+        and payload is not None
+        and (starts[0] != 0 or starts[-1] != rows or (np.diff(starts) < 0).any())
+    ):
+        raise PayloadError(f"offsets must rise from 0 to the {rows} rows of the payload")
+    columns = np.zeros((1 + len(fields), count), dtype=np.int64)
+    for i, (name, value) in enumerate(fields.items(), start=1):
+        array = np.asarray(value)
+        if array.dtype.kind not in "iub" or array.shape not in ((), (count,)):
+            raise StateError(
+                f"field '{name}' must be a whole number, or {count} of them; got {array.dtype} {array.shape}"
+            )
+        columns[i] = array
+    return Feed(payload, ("instance", *fields), columns, starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance: feeds by input name, and its structure."""
+
+    feeds: Mapping[str, Feed]
+    structure: Structure | None = None
+    records: int = 1
+    """How many examples it stands for (a bucket of 100 sequences counts 100), for throughput."""
+    results: int | None = None
+    """How many results it will have in inference; default: as many as label messages."""
+
+    def __post_init__(self) -> None:
+        if not any(len(f) for f in self.feeds.values()):
+            raise DataError("an instance without a single message (an empty sequence?) cannot be pumped")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Instances to be pumped one after the other: an epoch of training, or a validation set."""
+
+    instances: Iterable[Instance]
+    train: bool = True
+    name: str = "train"
+    keep_predictions: bool = False
+    """Collect what Loss nodes report in inference, per instance, in `StreamStats.predictions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """What came of a stream, once its last instance has retired."""
+
+    name: str
+    """The stream's name."""
+    train: bool
+    """Whether it was training."""
+    instances: int
+    """Instances retired."""
+    records: int
+    """Examples in them."""
+    loss: float
+    """Mean loss over all rows that reached a Loss."""
+    metrics: dict[str, float]
+    """Mean of each metric over all rows that reached a Loss."""
+    seconds: float
+    """From its first pump to its last retirement."""
+    skipped: int
+    """Messages whose loss was not finite and whose gradient was left out."""
+    predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
+    """By position in the stream: (Loss node, state, prediction rows) of each result."""
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records / self.seconds if self.seconds > 0 else float("nan")
+
+
+def merge_feeds(numbers: list[int], feeds: list[Feed], train: bool) -> Messages:
+    """The messages of several instances for one input, as one batch, with their instance numbers filled in."""
+    parts = []
+    for number, given in zip(numbers, feeds, strict=True):
+        columns = given.columns.copy()
+        columns[0] = number
+        parts.append(Messages.trusted(given.payload, States.trusted(given.fields, columns), given.offsets, train))
+    return Messages.merge(parts)

@@ -1,0 +1,86 @@
+"""Concat: joins messages of one key from several ports and puts their rows side by side.
+
+    forward    [x | h] under the state of the first port, when every port's message is there
+    backward   the columns of each port go back to it, under the state it came with
+
+States that are equal on all ports (same fields, all of them in the key) need not be remembered; others are kept under the
+key until the gradient comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ampnet.errors import PayloadError
+from ampnet.key import Packer
+from ampnet.message import Messages
+from ampnet.nodes.join import Join, Joined
+from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
+from ampnet.nodes.store import Store, gather_states
+
+
+class Concat(Node):
+    """``Concat(("x", "h"))``: rows side by side along the last dimension. ``key``: default, the fields all ports share."""
+
+    kind = "aggregate"
+
+    def __init__(self, ports: Sequence[str] = ("a", "b"), key: Sequence[str] | None = None) -> None:
+        self.inputs = tuple(ports)
+        self.key = Packer(key)
+        self.join = Join(self.inputs, self.key)
+        self.origins = [Store(self.key, f"its memory of port '{p}'") for p in self.inputs]
+        self._widths: list[int] | None = None
+        self._same_states: bool | None = None
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        joined = self.join.arrive(port, messages)
+        if joined is None:
+            return []
+        payloads = [p for p in joined.payloads if p is not None]
+        self._check(payloads, joined)
+        states = joined.states[0]
+        if joined.train and not self._states_agree(joined):
+            for store, given in zip(self.origins, joined.states, strict=True):
+                store.put(joined.keys, (), given)
+        return [forward_to(0, Messages.trusted(torch.cat(payloads, -1), states, joined.offsets, joined.train))]
+
+    def _check(self, payloads: list[Tensor], joined: Joined) -> None:
+        if len(payloads) < len(self.inputs):
+            raise PayloadError("got a forward message without a payload")
+        widths = [p.shape[-1] for p in payloads]
+        if widths != self._widths:
+            if self._widths is not None:
+                raise PayloadError(f"got rows of widths {widths} after rows of widths {self._widths}")
+            self._widths = widths
+        if len({p.dtype for p in payloads}) > 1:
+            found = ", ".join(f"'{n}' {p.dtype}" for n, p in zip(self.inputs, payloads, strict=True))
+            raise PayloadError(f"ports carry different dtypes: {found}")
+
+    def _states_agree(self, joined: Joined) -> bool:
+        if self._same_states is None:
+            fields = {s.fields for s in joined.states}
+            self._same_states = len(fields) == 1 and set(self.key.fields or ()) == set(fields.pop())
+        return self._same_states
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        g, out = messages.payload, []
+        keys = None if self._same_states else self.key.pack(messages.states)
+        start = 0
+        for i, width in enumerate(self._widths or ()):
+            piece = None if g is None else g[..., start : start + width]
+            start += width
+            states = messages.states
+            if keys is not None:
+                states = gather_states(self.origins[i].take(keys, messages.states))
+            out.append(backward_to(i, Messages.trusted(piece, states, messages.offsets, messages.train)))
+        return out
+
+    def stores(self) -> Iterator[tuple[str, Store]]:
+        yield from self.join.stores()
+        yield from ((f"origins of '{p}'", s) for p, s in zip(self.inputs, self.origins, strict=True))
+
+    def waits(self) -> list[str]:
+        return self.join.waits()

@@ -1,0 +1,64 @@
+"""Cond: routes a message by its state to one of several successors.
+
+forward    out of port f(state)            nothing is kept
+backward   whichever port it comes back on, to the one input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampnet.errors import StateError
+from ampnet.message import Messages
+from ampnet.nodes.node import Node, Outputs, StateFunction, backward_to, forward_to
+
+
+class Cond(Node):
+    """``Cond(lambda s: s.t < s.length, ("done", "again"))``: the function gives each message's port number.
+
+    A truth value counts as 0 (False) or 1 (True), so name the port of False first.
+    """
+
+    kind = "control"
+
+    def __init__(self, function: Callable[..., Any], ports: Sequence[str] = ("false", "true")) -> None:
+        self.function = StateFunction(function)
+        self.outputs = tuple(ports)
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        choice = np.asarray(self.function(messages.states, shelf=self.shelf))
+        if choice.shape != (len(messages),) or choice.dtype.kind not in "biu":
+            raise StateError(
+                f"the routing function must give one integer or truth value per message: {len(messages)} expected, "
+                f"got {choice.dtype} of shape {choice.shape}"
+            )
+        if not len(choice):
+            return []
+        first = choice[0]
+        if (choice == first).all():
+            self._check(int(first), messages, 0)
+            return [forward_to(int(first), messages)]
+        out = []
+        for chosen in np.unique(choice).tolist():
+            where = np.flatnonzero(choice == chosen)
+            self._check(int(chosen), messages, int(where[0]))
+            out.append(forward_to(int(chosen), messages.take(where)))
+        return out
+
+    def _check(self, chosen: int, messages: Messages, at: int) -> None:
+        if not 0 <= chosen < len(self.outputs):
+            state = messages.states.take(np.array([at])).describe()
+            raise StateError(f"the routing function chose port {chosen} of {len(self.outputs)} for {state}")
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        return [backward_to(0, messages)]
+
+    def probe(self, messages: Messages) -> bool:
+        self.forward(0, messages)
+        return True
+
+    def state_functions(self) -> dict[str, StateFunction]:
+        return {"route": self.function}

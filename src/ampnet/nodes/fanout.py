@@ -1,0 +1,101 @@
+"""Fanout: one message becomes several children, and answers when all their gradients have come back.
+
+Flatmap (children are copies of the whole payload) and Ungroup (children are its rows) differ only in which rows of the
+parent a child stands for. Gradients of children are added into the rows they stand for; a parent leaves when its last
+child is in. A parent without children is answered at once, with a gradient of zero.
+
+    parents         p0            p1      p2             children c0 c1 of p0, none of p1, c2 of p2
+    still out       2             0       1              p1 answered at once
+    c2 comes back   2             -       0              p2 answered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampnet.key import Packer
+from ampnet.message import Messages, index_tensor, ranges
+from ampnet.nodes.store import Store
+from ampnet.state import Column, Ints, States
+
+
+class Family:
+    """The parents of one forward batch, while their children are out."""
+
+    __slots__ = ("child_count", "child_owner", "child_start", "out", "parents", "total")
+
+    def __init__(self, parents: Messages, owner: Ints, start: Ints, count: Ints) -> None:
+        self.parents = parents.with_payload(None)
+        self.child_owner, self.child_start, self.child_count = owner, start, count
+        self.out = np.bincount(owner, minlength=len(parents))
+        self.total: Tensor | None = None
+
+    def add(self, children: Column, messages: Messages, where: Column | None) -> Messages | None:
+        """Add the gradients of these children; return the parents that are complete now."""
+        some = messages if where is None else messages.take(where)
+        g, owner = some.payload, self.child_owner[children]
+        if g is not None:
+            rows = ranges(self.child_start[children], self.child_count[children])
+            whole = self.total is None and len(rows) == self.parents.rows and bool((np.diff(rows) == 1).all())
+            if whole:
+                self.total = g
+            else:
+                if self.total is None:
+                    self.total = g.new_zeros(self.parents.rows, *g.shape[1:])
+                self.total.index_add_(0, index_tensor(rows, g), g)
+        self.out -= np.bincount(owner, minlength=len(self.out))
+        touched = np.unique(owner)
+        done = touched[self.out[touched] == 0]
+        if not len(done):
+            return None
+        answered = self.parents.with_payload(self.total)
+        return answered if len(done) == len(self.out) else answered.take(done)
+
+
+class Fanout:
+    """The families of a node, and its children under their keys."""
+
+    def __init__(self, packer: Packer) -> None:
+        self.packer = packer
+        self.children = Store(packer, "its children")
+        self._families: dict[int, Family] = {}
+        self._next = 0
+
+    def send(self, parents: Messages, children: States, owner: Ints, start: Ints, count: Ints) -> Messages | None:
+        """Note the children of a batch. Returns the parents that have none, to be answered at once."""
+        family = Family(parents, owner, start, count)
+        if len(children):
+            numbers = torch.arange(len(children))
+            self.children.put(self.packer.pack(children), (numbers,), tag=self._next, alone=True)
+            self._families[self._next] = family
+            self._next += 1
+        childless = np.flatnonzero(family.out == 0)
+        if not len(childless):
+            return None
+        payload = parents.payload
+        zero = payload.new_zeros(payload.shape) if payload is not None and payload.is_floating_point() else None
+        return parents.with_payload(zero).take(childless)
+
+    def returned(self, messages: Messages) -> Iterator[Messages]:
+        """Gradients of children came back: the parents that are complete now."""
+        parts = self.children.take(self.packer.pack(messages.states), messages.states)
+        for part in parts:
+            family = self._families[part.record.tag]
+            numbers = part.rows(0)
+            assert numbers is not None
+            complete = family.add(numbers.numpy(), messages, part.where)
+            if not family.out.any():
+                del self._families[part.record.tag]
+            if complete is not None:
+                yield complete
+
+    def held(self) -> dict[str, int]:
+        return {"children": len(self.children), "families": len(self._families)}
+
+    def clear(self) -> None:
+        self.children.clear()
+        self._families.clear()

@@ -1,0 +1,49 @@
+"""Function: any differentiable function of rows as a node without parameters.
+
+    forward    y = f(x)                                keeps x
+    backward   recomputes y under autograd, from the kept x, and takes its gradient
+
+Like `Module`, it must be row-wise and repeatable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ampnet.message import Messages
+from ampnet.nodes.module import check_row_wise
+from ampnet.nodes.transform import Residuals, Transform
+
+
+class Function(Transform):
+    """``Function(lambda x: x.clamp(min=0) ** 2)``."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], key: Sequence[str] | None = None) -> None:
+        super().__init__(key)
+        self.function = function
+        self._checked = False
+
+    def apply(self, x: Tensor, messages: Messages) -> tuple[Tensor, Residuals]:
+        y = self.function(x)
+        check_row_wise(self, y, x, self.function)
+        return y, (x,)
+
+    def gradient(self, g: Tensor, residuals: Residuals) -> Tensor | None:
+        (x,) = residuals
+        assert x is not None
+        if not x.is_floating_point():
+            return None
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (dx,) = torch.autograd.grad(self.function(x), x, g, allow_unused=True)
+        return dx
+
+    def reference(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def describe(self) -> str:
+        name = getattr(self.function, "__name__", "function")
+        return "f(x)" if name == "<lambda>" else name

@@ -1,0 +1,186 @@
+"""Loss: joins prediction and label by key, starts the backward run and reports to the controller.
+
+    forward    loss of each message = mean over its rows of l(prediction row, label row)
+    backward   starts here: d loss / d prediction to the prediction, an empty answer to the label
+    inference  reports the prediction (and loss and metrics where a label was given) and starts nothing
+
+A label of None (``Messages(None, states)``) is allowed in inference: it says that a prediction is wanted.
+A loss that is not finite stops the run (``on_nan="stop"``) or leaves its gradient out and is counted (``"skip"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampnet.errors import LossError, PayloadError
+from ampnet.key import Packer
+from ampnet.message import Messages, index_tensor
+from ampnet.nodes.join import Join, Joined
+from ampnet.nodes.node import Node, Outputs, Report, backward_to
+from ampnet.nodes.reduce import segment_sum
+from ampnet.nodes.store import Store
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""(prediction rows, label rows) -> the loss of each row, differentiable."""
+Metric = Callable[[Tensor, Tensor], Tensor]
+"""(prediction rows, label rows) -> a number per row; reported as its mean."""
+
+
+class Loss(Node):
+    """``Loss("cross_entropy")``, ``Loss("squared_error")``, or any differentiable function of rows.
+
+    ``metrics`` are further numbers per row; cross entropy reports ``accuracy`` and squared error ``absolute_error`` unless
+    told otherwise.
+    """
+
+    kind = "loss"
+    inputs = ("prediction", "label")
+    outputs = ()
+
+    def __init__(
+        self,
+        function: Literal["cross_entropy", "squared_error"] | LossFunction = "cross_entropy",
+        metrics: Mapping[str, Metric] | None = None,
+        on_nan: Literal["stop", "skip"] = "stop",
+        key: Sequence[str] | None = None,
+    ) -> None:
+        known: dict[str, tuple[str, Metric]] = {
+            "cross_entropy": ("accuracy", _correct),
+            "squared_error": ("absolute_error", _absolute),
+        }
+        if isinstance(function, str) and function not in known:
+            raise ValueError(f"Loss knows {', '.join(known)}, or takes a function of rows; got {function!r}")
+        if on_nan not in ("stop", "skip"):
+            raise ValueError(f"on_nan must be stop or skip, got {on_nan!r}")
+        self.function, self.on_nan = function, on_nan
+        usual = dict([known[function]]) if isinstance(function, str) else {}
+        self.metrics: dict[str, Metric] = usual if metrics is None else dict(metrics)
+        self.key = Packer(key)
+        self.join = Join(self.inputs, self.key)
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        joined = self.join.arrive(port, messages)
+        return [] if joined is None else self._judge(joined)
+
+    def _judge(self, joined: Joined) -> Outputs:
+        prediction, label = joined.payloads
+        batch = Messages.trusted(prediction, joined.states[0], joined.offsets, joined.train)
+        counts = batch.row_counts()
+        if prediction is None:
+            raise PayloadError("got a prediction without a payload")
+        if label is None:
+            if joined.train:
+                raise LossError(f"no label for {batch.states.describe()}; only inference may leave it out")
+            nothing = torch.full((len(batch),), torch.nan)
+            return [Report(self.name, batch.states, False, nothing, {}, counts, prediction, batch.offsets)]
+        rows, g = self._rows(prediction, label, batch)
+        loss = _mean(rows, batch, counts)
+        metrics = {n: segment_sum(m(prediction, label), batch) for n, m in self.metrics.items()}
+        if not joined.train:
+            return [Report(self.name, batch.states, False, loss, metrics, counts, prediction, batch.offsets)]
+        assert g is not None
+        if batch.offsets is not None:
+            g = _per_row(g, counts)
+        answers = batch.with_payload(g)
+        labels = Messages.trusted(None, joined.states[1], joined.offsets, True)
+        bad = np.flatnonzero(~torch.isfinite(loss).cpu().numpy())
+        report = Report(self.name, batch.states, True, loss, metrics, counts, skipped=bad)
+        if not len(bad):
+            return [report, backward_to(0, answers), backward_to(1, labels)]
+        if self.on_nan == "stop":
+            raise LossError(
+                f"the loss is {float(loss[int(bad[0])])} at {batch.states.take(bad[:1]).describe()}. Usual causes: a "
+                f"learning rate that is too high, bad input. Remedy: clip_norm, or Loss(..., on_nan='skip') to leave out "
+                f"such instances and count them"
+            )
+        good = np.setdiff1d(np.arange(len(batch)), bad, assume_unique=True)
+        out: list[object] = [report, backward_to(0, answers.with_payload(None).take(bad)), backward_to(1, labels)]
+        if len(good):
+            out.append(backward_to(0, answers.take(good)))
+        return out  # type: ignore[return-value]
+
+    def _rows(self, prediction: Tensor, label: Tensor, batch: Messages) -> tuple[Tensor, Tensor | None]:
+        """Loss and gradient of every row."""
+        if self.function == "cross_entropy":
+            return self._cross_entropy(prediction, label, batch)
+        if label.shape != prediction.shape and self.function == "squared_error":
+            raise PayloadError(f"prediction is {tuple(prediction.shape)} and label {tuple(label.shape)}")
+        if self.function == "squared_error":
+            difference = prediction - label
+            width = max(1, difference[0].numel() if len(difference) else 1)
+            return (difference * difference).flatten(1).mean(1) if difference.dim() > 1 else difference**2, (
+                difference * (2 / width)
+            )
+        assert not isinstance(self.function, str)
+        with torch.enable_grad():
+            leaf = prediction.detach().requires_grad_(batch.train)
+            rows = self.function(leaf, label)
+            if rows.shape != (prediction.shape[0],):
+                raise PayloadError(f"the loss function must give a number per row, got shape {tuple(rows.shape)}")
+            g = torch.autograd.grad(rows.sum(), leaf)[0] if batch.train else None
+        return rows.detach(), g
+
+    def _cross_entropy(self, prediction: Tensor, label: Tensor, batch: Messages) -> tuple[Tensor, Tensor | None]:
+        classes = prediction.shape[-1]
+        if label.dtype != torch.int64 or label.shape != prediction.shape[:-1] or prediction.dim() != 2:
+            raise PayloadError(
+                f"cross entropy needs rows of class scores and int64 labels, got {tuple(prediction.shape)} "
+                f"{prediction.dtype} and {tuple(label.shape)} {label.dtype}"
+            )
+        wrong = (label < 0) | (label >= classes)
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0])
+            at = row if batch.offsets is None else int(np.searchsorted(batch.offsets, row, side="right")) - 1
+            state = batch.states.take(np.array([at])).describe()
+            raise LossError(
+                f"label {int(label[row])} at {state} is out of range: there are {classes} classes, from 0 up"
+            )
+        logs = torch.log_softmax(prediction, 1)
+        picked = label.unsqueeze(1)
+        rows = logs.gather(1, picked).squeeze(1).neg()
+        if not batch.train:
+            return rows, None
+        g = logs.exp_()
+        g.scatter_add_(1, picked, g.new_full(picked.shape, -1.0))
+        return rows, g
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        raise PayloadError("a Loss has no successor, so no gradient can come back to it")
+
+    def stores(self) -> Iterator[tuple[str, Store]]:
+        yield from self.join.stores()
+
+    def waits(self) -> list[str]:
+        return self.join.waits()
+
+    def describe(self) -> str:
+        name = self.function if isinstance(self.function, str) else getattr(self.function, "__name__", "loss")
+        return f"Loss {name.replace('_', ' ')}"
+
+
+def _mean(rows: Tensor, batch: Messages, counts: np.ndarray) -> Tensor:
+    if batch.offsets is None:
+        return rows
+    return segment_sum(rows, batch) / torch.as_tensor(np.maximum(counts, 1), device=rows.device).to(rows.dtype)
+
+
+def _per_row(g: Tensor, counts: np.ndarray) -> Tensor:
+    """The gradient of the mean over each message's rows."""
+    if len(counts) and (counts == counts[0]).all():
+        return g.mul_(1 / max(1, int(counts[0])))
+    share = index_tensor(np.repeat(np.maximum(counts, 1), counts), g).to(g.dtype)
+    return g / share.view(-1, *[1] * (g.dim() - 1))
+
+
+def _correct(prediction: Tensor, label: Tensor) -> Tensor:
+    return (prediction.argmax(-1) == label).to(torch.float32)
+
+
+def _absolute(prediction: Tensor, label: Tensor) -> Tensor:
+    difference = (prediction - label).abs()
+    return difference.flatten(1).mean(1) if difference.dim() > 1 else difference

@@ -1,0 +1,82 @@
+"""Module: any row-wise `nn.Module` as a parameterised node, without a hand-written backward.
+
+    forward    y = module(x)                                keeps x
+    backward   recomputes y under autograd, from the kept x, and takes its gradient
+
+Row-wise means: each output row depends on the same input row only, and always in the same way. A batch of messages has
+rows of many instances in an order of its own, so BatchNorm (mixes rows) and Dropout (draws anew at the recomputation)
+cannot work here; they are refused. Use the Dropout node instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ampnet.errors import GraphError, PayloadError
+from ampnet.message import Messages
+from ampnet.nodes.transform import Parameterised, Residuals
+
+_REFUSED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+
+
+class Module(Parameterised):
+    """Any row-wise module. Slower than a node with its own backward: the forward runs twice."""
+
+    def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
+        for name, inner in module.named_modules():
+            if isinstance(inner, _REFUSED):
+                raise GraphError(
+                    [
+                        f"{type(inner).__name__} ('{name or 'itself'}') is not row-wise and repeatable; "
+                        f"put a Dropout node or a LayerNorm in its place"
+                    ]
+                )
+        super().__init__(module, key)
+        self._checked = False
+
+    def _call(self, x: Tensor, w: Sequence[Tensor]) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.module, dict(zip(self.parameters, w, strict=True)), (x,))
+        return out
+
+    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
+        y = self._call(x, w)
+        check_row_wise(self, y, x, lambda part: self._call(part, w))
+        return y, (x,)
+
+    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
+        (x,) = residuals
+        assert x is not None
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(x.is_floating_point())
+            leaves = [t.detach().requires_grad_() for t in w]
+            y = self._call(x, leaves)
+            wanted = [*leaves, x] if x.requires_grad else leaves
+            grads = torch.autograd.grad(y, wanted, g, allow_unused=True)
+        for total, piece in zip(sums, grads, strict=False):
+            if piece is not None:
+                total.add_(piece)
+        return grads[-1] if x.requires_grad else None
+
+    def describe(self) -> str:
+        return type(self.module).__name__
+
+
+def check_row_wise(node: object, y: object, x: Tensor, call: object) -> None:
+    """On the first batch of two rows or more: the output must have a row per input row, and not mix them."""
+    if not isinstance(y, Tensor) or y.dim() == 0 or y.shape[0] != x.shape[0]:
+        shape = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise PayloadError(f"must give one output row per input row: {x.shape[0]} rows in, {shape} out")
+    if getattr(node, "_checked", True) or x.shape[0] < 2:
+        return
+    node._checked = True  # type: ignore[attr-defined]
+    assert callable(call)
+    alone = call(x[:1])
+    tolerance = 1e-2 if y.dtype in (torch.bfloat16, torch.float16) else 1e-4
+    if not torch.allclose(alone, y[:1], rtol=tolerance, atol=tolerance, equal_nan=True):
+        raise PayloadError(
+            "is not row-wise: its first row comes out differently alone and among others. Messages are batched in any "
+            "composition, so a function that mixes rows, or draws random numbers, has no meaning here"
+        )

@@ -1,0 +1,163 @@
+"""Node: what every IR node is to the worker that hosts it.
+
+A node has named input and output ports. It is handed a batch of messages that came in on one port, in one direction, and
+answers with batches to send: forward out of an output port, backward out of an input port, or a report to the controller.
+
+    forward(port, messages)    messages came in on input port ``port``
+    backward(port, messages)   gradients came back on output port ``port``
+
+Invariant: for every forward message that a node emits with a state in training, it will receive exactly one backward
+message with that state. In inference nothing is kept for a backward, because none will come.
+
+No node knows a worker, a queue or a process; no node calls another.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from ampnet.errors import GraphError
+from ampnet.message import Messages
+from ampnet.state import Column, Ints, States
+from ampnet.structure import Shelf
+
+if TYPE_CHECKING:
+    from ampnet.nodes.store import Store
+
+
+class Direction(IntEnum):
+    """Which way a batch goes."""
+
+    FORWARD = 0
+    BACKWARD = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a Loss tells the controller about a batch of messages."""
+
+    node: str
+    """Name of the Loss node."""
+    states: States
+    """The messages reported on."""
+    train: bool
+    """Whether they are training messages."""
+    loss: Tensor
+    """The loss of each message; NaN where no label was given."""
+    metrics: dict[str, Tensor]
+    """Per message, by metric name: the sum over its rows."""
+    rows: Ints
+    """Rows of each message: what sums of `metrics` are divided by."""
+    prediction: Tensor | None = None
+    """The rows handed to the loss; inference only."""
+    offsets: Ints | None = None
+    """Row offsets of ``prediction``."""
+    skipped: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Positions of messages whose loss was not finite and whose gradient was left out."""
+
+
+Output = tuple[Direction, int, Messages] | Report
+"""(direction, port, messages): forward leaves by an output port, backward by an input port."""
+
+Outputs = Sequence[Output]
+
+
+def forward_to(port: int, messages: Messages) -> Output:
+    return (Direction.FORWARD, port, messages)
+
+
+def backward_to(port: int, messages: Messages) -> Output:
+    return (Direction.BACKWARD, port, messages)
+
+
+class StateFunction:
+    """A user's function of states: ``f(s)``, or ``f(s, structure)`` where it looks things up in the instance's arrays."""
+
+    __slots__ = ("function", "name", "takes_structure")
+
+    def __init__(self, function: Callable[..., Any], extra: int = 0) -> None:
+        """``extra`` arguments come between the states and the structure."""
+        self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            parameters = {}.values()
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        required = [p for p in positional if p.default is p.empty]
+        if len(required) > 2 + extra or (parameters and len(positional) < 1 + extra):
+            wanted = "(s)" if not extra else "(s, position)"
+            raise GraphError([f"state function '{self.name}' must take {wanted}, and structure last if it needs it"])
+        self.takes_structure = len(positional) > 1 + extra
+
+    def __call__(self, states: States, *extra: Column, shelf: Shelf | None) -> Any:
+        if self.takes_structure:
+            view = (shelf or Shelf()).at(states)
+            return self.function(states, *extra, view)
+        return self.function(states, *extra)
+
+
+class Node:
+    """Base of all IR nodes. Subclasses set ``inputs`` and ``outputs`` and implement `forward` and `backward`."""
+
+    kind: str = "node"
+    """One of "parameterised", "transform", "control", "aggregate", "loss": how the node is drawn."""
+    inputs: tuple[str, ...] = ("in",)
+    outputs: tuple[str, ...] = ("out",)
+    name: str = "?"
+    """Set by the graph."""
+    shelf: Shelf | None = None
+    """The structures of live instances; set by the worker."""
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        raise NotImplementedError
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        raise NotImplementedError
+
+    def stores(self) -> Iterator[tuple[str, Store]]:
+        """Every keyed cache of the node, by name."""
+        return iter(())
+
+    def held(self) -> dict[str, int]:
+        """How many messages each of the node's caches holds. All zero when nothing is in flight."""
+        return {name: len(store) for name, store in self.stores()}
+
+    def forget(self) -> None:
+        """Drop every cache: what is in flight will not come back."""
+        for _, store in self.stores():
+            store.clear()
+
+    def probe(self, messages: Messages) -> bool:
+        """Try the forward on these messages without keeping anything; raise what it raises.
+
+        False where this kind of node cannot be tried. It serves to single out the message behind an error.
+        """
+        return False
+
+    def waits(self) -> list[str]:
+        """Who waits here and for what, in words, for `StallError`."""
+        return []
+
+    def state_functions(self) -> dict[str, StateFunction]:
+        """The user's functions of states, by role."""
+        return {}
+
+    def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+        """The state fields on an output port, given those on the input ports; None where they cannot be told."""
+        return next((f for f in arriving if f is not None), None)
+
+    @property
+    def needs_structure(self) -> bool:
+        return any(f.takes_structure for f in self.state_functions().values())
+
+    def describe(self) -> str:
+        """A few words for drawings: the kind of node and what sets it apart."""
+        return type(self).__name__

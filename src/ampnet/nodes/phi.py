@@ -1,0 +1,50 @@
+"""Phi: joins several ways into one and remembers by which one each message came.
+
+              start ──┐                             start <──┐  came by "start"
+    forward           ├─> out          backward              ├─< gradient of the same key
+              loop  ──┘                             loop  <──┘  came by "loop"
+
+A loop begins here: the first message of an instance comes by "start", every later one by "loop", and the gradients run
+the loop backwards until the first one leaves by "start".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ampnet.key import Packer
+from ampnet.message import Messages
+from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
+from ampnet.nodes.store import Store
+
+
+class Phi(Node):
+    """``Phi(("start", "loop"))``. ``key`` must tell apart any two messages that are out at the same time."""
+
+    kind = "control"
+
+    def __init__(self, ports: Sequence[str] = ("start", "loop"), key: Sequence[str] | None = None) -> None:
+        self.inputs = tuple(ports)
+        self.key = Packer(key)
+        self.origins = Store(self.key, "its memory of origins")
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        if messages.train:
+            self.origins.put(self.key.pack(messages.states), tag=port)
+        return [forward_to(0, messages)]
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        parts = self.origins.take(self.key.pack(messages.states), messages.states)
+        origins = {p.record.tag for p in parts}
+        if len(origins) == 1:
+            return [backward_to(origins.pop(), messages)]
+        out = []
+        for origin in sorted(origins):
+            where = np.concatenate([p.where for p in parts if p.record.tag == origin and p.where is not None])
+            out.append(backward_to(origin, messages.take(where)))
+        return out
+
+    def stores(self) -> Iterator[tuple[str, Store]]:
+        yield "origins", self.origins

@@ -1,0 +1,62 @@
+"""Split: takes rows apart into columns, one output port for each piece.
+
+forward    x -> x[:, :a], x[:, a:a+b], ...       each under the same state
+backward   the gradients of all pieces side by side, when every port's is there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from ampnet.errors import PayloadError
+from ampnet.key import Packer
+from ampnet.message import Messages
+from ampnet.nodes.join import Join
+from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
+from ampnet.nodes.store import Store
+
+
+class Split(Node):
+    """``Split({"h": 128, "c": 128})``: widths by port name, in order."""
+
+    kind = "aggregate"
+
+    def __init__(self, widths: Mapping[str, int], key: Sequence[str] | None = None) -> None:
+        self.outputs = tuple(widths)
+        self.widths = tuple(widths.values())
+        self.key = Packer(key)
+        self.join = Join(self.outputs, self.key)
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        x = messages.payload
+        if x is None or x.dim() < 2 or x.shape[-1] != sum(self.widths):
+            shape = None if x is None else tuple(x.shape)
+            raise PayloadError(f"expects rows of width {sum(self.widths)}, got a payload of shape {shape}")
+        return [forward_to(i, messages.with_payload(p)) for i, p in enumerate(x.split(self.widths, -1))]
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        joined = self.join.arrive(port, messages)
+        if joined is None:
+            return []
+        known = next((p for p in joined.payloads if p is not None), None)
+        g = None
+        if known is not None:
+            g = torch.cat(
+                [
+                    known.new_zeros(*known.shape[:-1], width) if p is None else p
+                    for p, width in zip(joined.payloads, self.widths, strict=True)
+                ],
+                -1,
+            )
+        return [backward_to(0, Messages.trusted(g, joined.states[0], joined.offsets, joined.train))]
+
+    def stores(self) -> Iterator[tuple[str, Store]]:
+        yield from self.join.stores()
+
+    def waits(self) -> list[str]:
+        return self.join.waits()
+
+    def describe(self) -> str:
+        return f"Split {'+'.join(map(str, self.widths))}"

@@ -1,0 +1,27 @@
+"""Tanh: ``y = tanh(x)``; keeps y, and ``dx = dy (1 - y^2)``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ampnet.message import Messages
+from ampnet.nodes.transform import Residuals, Transform
+
+_backward = torch.ops.aten.tanh_backward.default
+
+
+class Tanh(Transform):
+    """The hyperbolic tangent."""
+
+    def apply(self, x: Tensor, messages: Messages) -> tuple[Tensor, Residuals]:
+        y = torch.tanh(x)
+        return y, (y,)
+
+    def gradient(self, g: Tensor, residuals: Residuals) -> Tensor:
+        (y,) = residuals
+        dx: Tensor = _backward(g, y)
+        return dx
+
+    def reference(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)

@@ -1,0 +1,183 @@
+"""Payload transforms: nodes that turn rows into rows and leave the state alone.
+
+    forward    y = f(x)              what the backward needs of x and y is kept under the message's key
+    backward   dL/dx from dL/dy      with what was kept
+
+`Transform` is the paper's NPT (no parameters). `Parameterised` is its PPT: it also adds up the gradients of its
+parameters and updates itself, by its own `Updater`, when enough have come in. Which weights a backward sees is a choice
+with a name: ``"current"`` (the paper) or ``"stash"``, the forward's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from torch import Tensor, nn
+
+from ampnet.errors import PayloadError
+from ampnet.key import Packer
+from ampnet.message import Messages, index_tensor, row_index
+from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
+from ampnet.nodes.store import Part, Store, gather
+from ampnet.update.updater import Updater
+
+Residuals = tuple[Tensor | None, ...]
+
+
+class Transform(Node):
+    """A function of rows without parameters (NPT). Subclasses implement `apply` and `gradient`."""
+
+    kind = "transform"
+
+    def __init__(self, key: Sequence[str] | None = None) -> None:
+        self.key = Packer(key)
+        self.cache = Store(self.key, "its cache")
+
+    def apply(self, x: Tensor, messages: Messages) -> tuple[Tensor, Residuals]:
+        """The output rows, and what `gradient` will need: tensors with as many rows, kept as they are."""
+        raise NotImplementedError
+
+    def gradient(self, g: Tensor, residuals: Residuals) -> Tensor | None:
+        """Gradient by the input rows; None where the input is not differentiable."""
+        raise NotImplementedError
+
+    def reference(self, x: Tensor) -> Tensor:
+        """The same function in plain differentiable torch: the oracle of tests, and what it means."""
+        raise NotImplementedError
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        y, residuals = self.apply(_payload(messages), messages)
+        if messages.train:
+            self.cache.put(self.key.pack(messages.states), residuals, offsets=messages.offsets)
+        return [forward_to(0, messages.with_payload(y))]
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        parts = self.cache.take(self.key.pack(messages.states), messages.states)
+        if messages.payload is None:
+            return [backward_to(0, messages)]
+        g = self.gradient(messages.payload, _residuals(parts))
+        return [backward_to(0, messages.with_payload(g))]
+
+    def probe(self, messages: Messages) -> bool:
+        self.apply(_payload(messages), messages)
+        return True
+
+    def stores(self) -> Iterator[tuple[str, Store]]:
+        yield "cache", self.cache
+
+
+class Parameterised(Node):
+    """A function of rows with parameters (PPT) that updates itself.
+
+    Subclasses implement `apply` and `gradient`. Parameters are those of ``module``, the same objects, so a trained node is
+    a trained torch module. ``updater`` is None while updates are frozen: gradients still add up in ``gradients``.
+    """
+
+    kind = "parameterised"
+
+    def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
+        self.module = module
+        self.key = Packer(key)
+        self.cache = Store(self.key, "its cache")
+        self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
+        self.updater = Updater(list(self.parameters.values()))
+
+    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
+        """The output rows under weights ``w`` (in the order of ``parameters``), and what `gradient` will need."""
+        raise NotImplementedError
+
+    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
+        """Gradient by the input rows; adds the gradient of each parameter to ``sums``."""
+        raise NotImplementedError
+
+    def reference(self, x: Tensor) -> Tensor:
+        """The same function in plain differentiable torch."""
+        out: Tensor = self.module(x)
+        return out
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        y, residuals = self.apply(_payload(messages), self.updater.weights, messages)
+        if messages.train:
+            keys = self.key.pack(messages.states)
+            self.cache.put(keys, residuals, None, messages.offsets, self.updater.version)
+        return [forward_to(0, messages.with_payload(y))]
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        updater = self.updater
+        parts = self.cache.take(self.key.pack(messages.states), messages.states)
+        updater.note_lags([(p.record.tag, len(p)) for p in parts])
+        if messages.payload is None:
+            return [backward_to(0, messages)]
+        if updater.stashes and any(p.record.tag != updater.version for p in parts):
+            g = self._by_version(messages, parts)
+        else:
+            g = self.gradient(messages.payload, _residuals(parts), updater.weights, updater.sums)
+        updater.count_messages(len(messages))
+        return [backward_to(0, messages.with_payload(g))]
+
+    def _by_version(self, messages: Messages, parts: list[Part]) -> Tensor | None:
+        """Backward with the weights of each message's own forward."""
+        assert messages.payload is not None
+        out: Tensor | None = None
+        for version in {p.record.tag for p in parts}:
+            some = [p for p in parts if p.record.tag == version]
+            weights = self.updater.weights_of(version)
+            if some[0].where is None:
+                return self.gradient(messages.payload, _residuals(some), weights, self.updater.sums)
+            where = np.concatenate([p.where for p in some if p.where is not None])
+            rows, _ = row_index(messages.offsets, where)
+            index = index_tensor(rows, messages.payload)
+            # Parts in the order of `where`, so that residual rows and gradient rows meet.
+            g = self.gradient(
+                messages.payload.index_select(0, index), _residuals(_consecutive(some)), weights, self.updater.sums
+            )
+            if g is not None:
+                out = g.new_empty(messages.rows, *g.shape[1:]) if out is None else out
+                out.index_copy_(0, index, g)
+        return out
+
+    def after_backward(self) -> None:
+        """Called by the worker when a batch's gradients are in: drop weights that no live message needs."""
+        if self.updater.stashes:
+            self.updater.forget_versions(self.cache.live_tags())
+
+    def probe(self, messages: Messages) -> bool:
+        self.apply(_payload(messages), self.updater.weights, messages)
+        return True
+
+    def forget(self) -> None:
+        self.cache.clear()
+        self.updater.forget_versions(set())
+
+    def stores(self) -> Iterator[tuple[str, Store]]:
+        yield "cache", self.cache
+
+    def held(self) -> dict[str, int]:
+        return {"cache": len(self.cache), "stash": self.updater.stashed()}
+
+    def check_rows(self, x: Tensor, width: int, dtype: object, dims: int | None = None) -> None:
+        """Raise `PayloadError` where rows do not fit the parameters."""
+        if x.shape[-1] != width or x.dim() < 2:
+            raise PayloadError(f"expects rows of width {width}, got a payload of shape {tuple(x.shape)}")
+        if x.dtype != dtype:
+            raise PayloadError(f"has {dtype} parameters, got a payload of {x.dtype}")
+
+
+def _payload(messages: Messages) -> Tensor:
+    if messages.payload is None:
+        raise PayloadError("got a forward message without a payload")
+    return messages.payload
+
+
+def _residuals(parts: Sequence[Part]) -> Residuals:
+    return tuple(gather(parts, i) for i in range(len(parts[0].record.rows))) if parts else ()
+
+
+def _consecutive(parts: Sequence[Part]) -> list[Part]:
+    """The same parts as if they had been asked for one after the other."""
+    out, start = [], 0
+    for part in parts:
+        out.append(Part(part.record, part.positions, np.arange(start, start + len(part))))
+        start += len(part)
+    return out

@@ -1,0 +1,5 @@
+"""Where a graph runs."""
+
+from ampnet.runtime.inline import Inline
+
+__all__ = ["Inline"]

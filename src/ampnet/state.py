@@ -1,0 +1,175 @@
+"""States: the named integers that travel with every message and decide all control flow.
+
+A *state* says which instance a message belongs to and where in the computation it is: ``(instance=7, t=3, length=9)``.
+It never holds a tensor, so a node can route, join and cache by looking at the state alone, without a scheduler.
+
+Messages travel in batches, so this class holds the states of a whole batch as **columns**: one row of a
+``[fields, messages]`` int64 array per field. ``s.t`` is the column of ``t``; ``s.t + 1`` and ``s.t < s.length`` work on
+all messages at once, and ``s.replace(t=s.t + 1)`` gives new states. States are immutable: columns are read-only views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ampnet.errors import StateError
+
+Ints = NDArray[np.int64]
+Column = NDArray[Any]
+
+
+class States:
+    """The states of a batch of messages: field names and one int64 column per field. Immutable."""
+
+    __slots__ = ("columns", "fields")
+
+    fields: tuple[str, ...]
+    columns: Ints
+
+    def __init__(self, fields: Sequence[str], columns: ArrayLike) -> None:
+        array = np.array(columns, dtype=np.int64, ndmin=2)
+        if array.shape[0] != len(fields):
+            raise StateError(f"{len(fields)} field(s) {tuple(fields)} but {array.shape[0]} column(s)")
+        check_field_names(fields)
+        array.flags.writeable = False
+        object.__setattr__(self, "fields", tuple(fields))
+        object.__setattr__(self, "columns", array)
+
+    @classmethod
+    def of(cls, **columns: ArrayLike) -> States:
+        """``States.of(instance=7, t=[0, 1, 2])``: columns by name; scalars are repeated."""
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c)) for c in columns.values()))
+        for name, array in zip(columns, arrays, strict=True):
+            if array.dtype.kind not in "iub":
+                raise StateError(f"state field '{name}' must be integers, got {array.dtype}")
+        return cls(tuple(columns), np.stack(arrays))
+
+    @classmethod
+    def trusted(cls, fields: tuple[str, ...], columns: Ints) -> States:
+        """Wrap columns that nobody else will write to. For inner loops: nothing is checked or copied."""
+        self = cls.__new__(cls)
+        columns.flags.writeable = False
+        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "columns", columns)
+        return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise StateError(f"states are immutable; use states.replace({name}=...)")
+
+    def __getattr__(self, name: str) -> Ints:
+        return self.column(name)
+
+    def __getstate__(self) -> tuple[tuple[str, ...], Ints]:
+        return self.fields, self.columns
+
+    def __setstate__(self, state: tuple[tuple[str, ...], Ints]) -> None:
+        object.__setattr__(self, "fields", state[0])
+        object.__setattr__(self, "columns", state[1])
+
+    def column(self, name: str) -> Ints:
+        try:
+            return self.columns[self.fields.index(name)]
+        except ValueError:
+            raise StateError(f"no state field '{name}'; this state has {', '.join(self.fields)}") from None
+
+    def __len__(self) -> int:
+        return self.columns.shape[1]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, States)
+            and self.fields == other.fields
+            and self.columns.shape == other.columns.shape
+            and bool((self.columns == other.columns).all())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"States({self.describe()})"
+
+    def describe(self, most: int = 3) -> str:
+        """The first few states in words: ``(instance=7, t=3), (instance=7, t=4), ... 12 in all``."""
+        shown = ["(" + ", ".join(f"{f}={v}" for f, v in self.row(i).items()) + ")" for i in range(min(most, len(self)))]
+        if len(self) > most:
+            shown.append(f"... {len(self)} in all")
+        return ", ".join(shown) if shown else "no state"
+
+    def row(self, i: int) -> dict[str, int]:
+        """One message's state as a dictionary."""
+        return dict(zip(self.fields, self.columns[:, i].tolist(), strict=True))
+
+    def replace(self, **columns: ArrayLike) -> States:
+        """New states with some columns replaced. Each name must be a field already (see `adding`)."""
+        array = self.columns.copy()
+        for name, value in columns.items():
+            try:
+                array[self.fields.index(name)] = value
+            except ValueError as error:
+                if name in self.fields:
+                    raise StateError(f"cannot put {value!r} into column '{name}' of {len(self)} states") from error
+                raise StateError(f"no state field '{name}' to replace; to add one use states.adding") from None
+        return States.trusted(self.fields, array)
+
+    def adding(self, **columns: ArrayLike) -> States:
+        """New states with further fields."""
+        twice = [name for name in columns if name in self.fields]
+        if twice:
+            raise StateError(f"state field '{twice[0]}' exists already; to change it use states.replace")
+        fields = self.fields + tuple(columns)
+        check_field_names(fields)
+        array = np.empty((len(fields), len(self)), dtype=np.int64)
+        array[: len(self.fields)] = self.columns
+        for i, value in enumerate(columns.values(), start=len(self.fields)):
+            array[i] = value
+        return States.trusted(fields, array)
+
+    def keep(self, *names: str) -> States:
+        """New states with only these fields, in this order."""
+        missing = [name for name in names if name not in self.fields]
+        if missing:
+            raise StateError(f"no state field '{missing[0]}' to keep; this state has {', '.join(self.fields)}")
+        return States.trusted(names, self.columns[[self.fields.index(n) for n in names]])
+
+    def dropping(self, *names: str) -> States:
+        """New states without these fields."""
+        missing = [name for name in names if name not in self.fields]
+        if missing:
+            raise StateError(f"no state field '{missing[0]}' to drop; this state has {', '.join(self.fields)}")
+        return self.keep(*(f for f in self.fields if f not in names))
+
+    def take(self, index: Column) -> States:
+        """The states at these positions (repeats allowed)."""
+        return States.trusted(self.fields, self.columns.take(index, axis=1))
+
+    def slice(self, start: int, stop: int) -> States:
+        return States.trusted(self.fields, self.columns[:, start:stop])
+
+    @staticmethod
+    def merge(parts: Sequence[States]) -> States:
+        """The states of several batches, one after the other. All must have the same fields in the same order."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        for part in parts:
+            if part.fields != first.fields:
+                raise StateError(
+                    f"messages with fields ({', '.join(first.fields)}) and ({', '.join(part.fields)}) meet on one edge"
+                )
+        return States.trusted(first.fields, np.concatenate([p.columns for p in parts], axis=1))
+
+
+_RESERVED = frozenset(n for n in dir(States) if not n.startswith("__"))
+
+
+def check_field_names(fields: Sequence[str]) -> None:
+    """Raise `StateError` where a field name is unusable or occurs twice."""
+    for name in fields:
+        if not name.isidentifier() or name in _RESERVED or name.startswith("_"):
+            raise StateError(f"'{name}' cannot be a state field: use a plain name that is no attribute of States")
+    if len(set(fields)) != len(fields):
+        raise StateError(f"a state field occurs twice in ({', '.join(fields)})")

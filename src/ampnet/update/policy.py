@@ -1,0 +1,73 @@
+"""Update: when and how a node with parameters updates itself.
+
+A parameterised node adds up the gradients of the backward messages it gets. When ``min_update_frequency`` of them have
+come in, it divides the sum by their number, clips it if asked to, and lets its own `torch.optim` optimizer take a step.
+No other node takes part. What is counted has a name:
+
+* ``count="messages"`` (the paper): a backward message at this node is one gradient. A sequence of nine tokens brings nine
+  of them to the node inside the loop and one to the node behind it. A batch is cut where the counter fills, so an update
+  holds exactly ``min_update_frequency`` gradients, however the messages came.
+* ``count="instances"``: an instance counts when it retires, at every node at once. The sum is divided by the number of
+  instances retired since the last update. With ``max_active_keys=1`` and a frequency of 1 this is minibatch training, the
+  instance being the minibatch: equal to plain torch to rounding.
+
+What is left over at the end of an epoch is applied there, divided by its own count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
+MakeSchedule = Callable[[Optimizer], LRScheduler]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How a node updates itself. Give one for all nodes, and others by node name where they differ."""
+
+    optimizer: MakeOptimizer = partial(torch.optim.SGD, lr=0.1)
+    """Called with the node's parameters, once: ``partial(torch.optim.Adam, lr=1e-3)``."""
+    min_update_frequency: int = 1
+    """How many gradients make an update."""
+    count: Literal["messages", "instances"] = "messages"
+    """What counts as one gradient."""
+    average: bool = True
+    """Divide the sum of gradients by their number; False applies the sum."""
+    clip_norm: float | None = None
+    """Scale the node's gradient down to this norm (of all its parameters together)."""
+    clip_value: float | None = None
+    """Clamp every entry of the node's gradient to this size."""
+    schedule: MakeSchedule | None = None
+    """A learning-rate schedule: ``partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)``."""
+    schedule_every: Literal["update", "epoch"] = "epoch"
+    """When the schedule takes a step."""
+    weights: Literal["current", "stash"] = "current"
+    """Which weights a backward sees: those of now, or those its forward saw (kept until no message needs them)."""
+
+    def __post_init__(self) -> None:
+        if self.min_update_frequency < 1:
+            raise ValueError(f"min_update_frequency must be 1 or more, got {self.min_update_frequency}")
+        for name, allowed in (
+            ("count", ("messages", "instances")),
+            ("schedule_every", ("update", "epoch")),
+            ("weights", ("current", "stash")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+        for name in ("clip_norm", "clip_value"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+
+    def but(self, **changes: Any) -> Update:
+        """The same policy with some settings changed."""
+        return replace(self, **changes)

@@ -1,0 +1,151 @@
+"""Updater: a node's weights, the sum of their gradients, and the rule by which one changes the other.
+
+Every update raises ``version`` by one. A forward stores the version it saw; the difference at the backward is the
+message's **staleness**, exact and per message.
+
+With ``weights="stash"`` the weights of a version are copied just before the update that would overwrite them, if any live
+message was forwarded under them, and dropped when the last such message has come back.
+
+The sums are float32 where the parameters are narrower (bfloat16, float16), so that small gradients are not lost while
+they add up; they are cast to the parameter's dtype for the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ampnet.update.policy import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One update of a node."""
+
+    version: int
+    """The node's version after it: updates so far."""
+    count: int
+    """How many gradients (messages or instances) it holds."""
+    reason: str
+    """"full": the counter reached ``min_update_frequency``; "flush": the epoch ended."""
+
+
+class Updater:
+    """The weights of one node and their updates. Without a policy, weights are frozen and gradients only add up."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.weights: list[Tensor] = []
+        self.sums: list[Tensor] = []
+        self.rebind()
+        self.version = 0
+        self.counter = 0
+        self.policy: Update | None = None
+        self.optimizer: Optimizer | None = None
+        self.schedule: LRScheduler | None = None
+        self.lags: list[tuple[int, int]] = []
+        """(staleness, messages) of the last backward batch."""
+        self.live_versions: Callable[[], set[int]] = set
+        self._touched = False
+        self._stash: dict[int, list[Tensor]] = {}
+
+    def rebind(self) -> None:
+        """Look at the parameters anew, after they were moved or cast. Sums start from zero.
+
+        ``weights`` share memory with the parameters, so the optimizer's in-place steps are seen at once.
+        """
+        self.weights = [p.detach() for p in self.parameters]
+        self.sums = [torch.zeros_like(w, dtype=_sum_dtype(w)) for w in self.weights]
+
+    def adopt(self, policy: Update | None) -> None:
+        """Use this policy from now on. The optimizer is made here, once."""
+        if any(p.data_ptr() != w.data_ptr() for p, w in zip(self.parameters, self.weights, strict=True)):
+            self.rebind()
+        self.policy = policy
+        if policy is None or not self.parameters:
+            return
+        self.optimizer = policy.optimizer(self.parameters)
+        self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
+
+    @property
+    def stashes(self) -> bool:
+        return self.policy is not None and self.policy.weights == "stash"
+
+    def room(self) -> int | None:
+        """How many more backward messages fit before the next update is due; None: any number."""
+        if self.policy is None or self.policy.count != "messages":
+            return None
+        return self.policy.min_update_frequency - self.counter
+
+    def note_lags(self, versions: list[tuple[int, int]]) -> None:
+        self.lags = [(self.version - version, count) for version, count in versions]
+
+    def count_messages(self, n: int) -> None:
+        """Gradients of ``n`` messages have been added to the sums."""
+        self._touched = True
+        if self.policy is None or self.policy.count == "messages":
+            self.counter += n
+
+    def count_instances(self, n: int) -> None:
+        """``n`` instances have retired."""
+        if self.policy is not None and self.policy.count == "instances":
+            self.counter += n
+
+    def due(self) -> bool:
+        """Whether the counter has reached ``min_update_frequency``."""
+        return self.policy is not None and self._touched and self.counter >= self.policy.min_update_frequency
+
+    def apply(self, reason: str = "full") -> Applied | None:
+        """Update the weights with what has added up. None where there is nothing to apply, or weights are frozen."""
+        policy, optimizer = self.policy, self.optimizer
+        if policy is None or optimizer is None or not self._touched:
+            return None
+        count = max(self.counter, 1)
+        self._keep_version()
+        for parameter, total in zip(self.parameters, self.sums, strict=True):
+            if policy.average and count > 1:
+                total.div_(count)
+            parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
+        if policy.clip_value is not None:
+            nn.utils.clip_grad_value_(self.parameters, policy.clip_value)
+        if policy.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, policy.clip_norm)
+        optimizer.step()
+        if self.schedule is not None and policy.schedule_every == "update":
+            self.schedule.step()
+        for parameter, total in zip(self.parameters, self.sums, strict=True):
+            parameter.grad = None
+            total.zero_()
+        self.version += 1
+        self.counter, self._touched = 0, False
+        return Applied(self.version, count, reason)
+
+    def end_epoch(self) -> None:
+        """An epoch is over (after the flush): let the schedule know."""
+        if self.schedule is not None and self.policy is not None and self.policy.schedule_every == "epoch":
+            self.schedule.step()
+
+    def _keep_version(self) -> None:
+        if self.stashes and self.version in self.live_versions():
+            self._stash[self.version] = [w.clone() for w in self.weights]
+
+    def weights_of(self, version: int) -> list[Tensor]:
+        """The weights as a forward of this version saw them."""
+        return self.weights if version == self.version else self._stash[version]
+
+    def forget_versions(self, live: set[int]) -> None:
+        for version in [v for v in self._stash if v not in live]:
+            del self._stash[version]
+
+    def stashed(self) -> int:
+        """How many old versions of the weights are kept."""
+        return len(self._stash)
+
+
+def _sum_dtype(weight: Tensor) -> torch.dtype:
+    return torch.float32 if weight.dtype in (torch.bfloat16, torch.float16) else weight.dtype

@@ -1,0 +1,223 @@
+"""Validate: every fault of a graph, found before anything runs, reported at once.
+
+What is checked: ports left open, fed twice or leading to two places; inputs and nodes that cannot be reached, nodes whose
+output reaches no Loss; loops without a way out; one parameter in two nodes; and, by following the state fields from the
+inputs through the graph with small sample states: keys that need a field the state lacks, joins without a common field,
+routing out of range, and state updates whose inverse does not undo them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from ampnet.errors import GraphError, StateError
+from ampnet.graph import CONTROLLER, End, Graph, Wiring
+from ampnet.key import Packer
+from ampnet.nodes.cond import Cond
+from ampnet.nodes.flatmap import Flatmap
+from ampnet.nodes.group import Group
+from ampnet.nodes.isu import Isu, explain_wrong_inverse
+from ampnet.nodes.loss import Loss
+from ampnet.nodes.node import Node, StateFunction
+from ampnet.nodes.ungroup import Ungroup
+from ampnet.state import States, check_field_names
+
+Fields = tuple[str, ...]
+
+
+def validate(graph: Graph) -> Wiring:
+    """Raise `GraphError` with every fault of the graph, or return its wiring."""
+    wiring, faults = graph.resolve()
+    faults += _open_ports(graph, wiring)
+    faults += _reach(graph, wiring)
+    faults += _loops(graph, wiring)
+    faults += _shared_parameters(graph)
+    faults += _fields(graph, wiring)
+    if faults:
+        raise GraphError(list(dict.fromkeys(faults)))
+    return wiring
+
+
+def _open_ports(graph: Graph, wiring: Wiring) -> Iterable[str]:
+    if not graph.inputs:
+        yield "the graph has no input: use graph.input(name, target)"
+    for name, node in graph.nodes.items():
+        for i in range(len(node.inputs)):
+            if End(name, i) not in wiring.backward:
+                yield f"input port {graph.show(End(name, i), 'input')} of {node.describe()} is not fed by anything"
+        for i in range(len(node.outputs)):
+            if End(name, i) not in wiring.forward:
+                yield f"output port {graph.show(End(name, i), 'output')} of {node.describe()} leads nowhere"
+
+
+def _walk(starts: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
+    seen, todo = set(), list(starts)
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo.extend(step(name))
+    return seen
+
+
+def _reach(graph: Graph, wiring: Wiring) -> Iterable[str]:
+    after: dict[str, set[str]] = {n: set() for n in (CONTROLLER, *graph.nodes)}
+    before: dict[str, set[str]] = {n: set() for n in (CONTROLLER, *graph.nodes)}
+    for source, target in wiring.forward.items():
+        after[source.node].add(target.node)
+        before[target.node].add(source.node)
+    losses = [n for n, node in graph.nodes.items() if isinstance(node, Loss)]
+    if not losses:
+        yield "the graph has no Loss: no gradient would ever start, so nothing could come back"
+    fed = _walk([CONTROLLER], after.__getitem__)
+    useful = _walk(losses, before.__getitem__)
+    for name in graph.nodes:
+        if name not in fed:
+            yield f"node '{name}' cannot be reached from any input"
+        elif losses and name not in useful:
+            yield f"node '{name}' leads to no Loss: its messages would never be answered"
+
+
+def _loops(graph: Graph, wiring: Wiring) -> Iterable[str]:
+    """A cycle must hold a node that can let a message out (Cond) or use it up (Flatmap, Group)."""
+    exits = {n for n, node in graph.nodes.items() if isinstance(node, Cond | Flatmap | Group)}
+    after: dict[str, set[str]] = {n: set() for n in graph.nodes}
+    for source, target in wiring.forward.items():
+        if source.node != CONTROLLER and source.node not in exits and target.node not in exits:
+            after[source.node].add(target.node)
+    for name in graph.nodes:
+        if name in _walk(after[name], after.__getitem__):
+            yield f"node '{name}' is in a loop without a Cond: messages would go round for ever"
+
+
+def _shared_parameters(graph: Graph) -> Iterable[str]:
+    owners: dict[int, str] = {}
+    for name, node in graph.parameterised().items():
+        for label, parameter in node.parameters.items():
+            other = owners.setdefault(id(parameter), f"{name}.{label}")
+            if other != f"{name}.{label}":
+                yield (
+                    f"'{other}' and '{name}.{label}' are one parameter in two nodes, which would update it behind each "
+                    f"other's back; send both through one node (Phi in front, Cond behind)"
+                )
+
+
+def _samples(fields: Fields) -> States:
+    """Every combination of 0 and 1 for the first few fields, the rest 1."""
+    varied = min(len(fields), 5)
+    rows = [list(row) + [1] * (len(fields) - varied) for row in itertools.product((0, 1), repeat=varied)]
+    return States(fields, np.array(rows, dtype=np.int64).T)
+
+
+def _fields(graph: Graph, wiring: Wiring) -> list[str]:
+    """Follow the state fields through the graph until nothing new is learnt."""
+    faults: list[str] = []
+    known: dict[End, Fields] = {}
+    for i, given in enumerate(graph.inputs):
+        target = wiring.forward.get(End(CONTROLLER, i))
+        try:
+            check_field_names(("instance", *given.fields))
+        except StateError as error:
+            faults.append(f"input '{given.name}': {error}")
+            continue
+        if target is not None:
+            known[target] = ("instance", *given.fields)
+    for _ in range(2 * len(graph.nodes) + 1):
+        before = len(known)
+        for name, node in graph.nodes.items():
+            arriving = [known.get(End(name, i)) for i in range(len(node.inputs))]
+            for i in range(len(node.outputs)):
+                target = wiring.forward.get(End(name, i))
+                if target is not None and target not in known:
+                    leaving = _fields_out(node, i, arriving)
+                    if leaving is not None:
+                        known[target] = leaving
+        if len(known) == before:
+            break
+    for name, node in graph.nodes.items():
+        arriving = [known.get(End(name, i)) for i in range(len(node.inputs))]
+        faults += [f"node '{name}': {fault}" for fault in _check_node(node, arriving)]
+    return faults
+
+
+def _try(function: StateFunction, states: States, *extra: np.ndarray) -> object:
+    """What a user's function makes of sample states; None where that cannot be told without real ones."""
+    if function.takes_structure:
+        return None
+    try:
+        return function(states, *extra, shelf=None)
+    except StateError:
+        raise
+    except Exception:
+        return None
+
+
+def _fields_out(node: Node, port: int, arriving: list[Fields | None]) -> Fields | None:
+    first = next((f for f in arriving if f is not None), None)
+    if isinstance(node, Isu | Flatmap | Ungroup | Group):
+        if first is None:
+            return None
+        states = _samples(first)
+        result: object = None
+        try:
+            if isinstance(node, Isu):
+                result = _try(node.function, states)
+            elif isinstance(node, Ungroup):
+                result = _try(node.state, states, np.zeros(len(states), dtype=np.int64))
+            elif isinstance(node, Group):
+                result = _try(node.state, states)
+            else:
+                pair = _try(node.generate, states)
+                result = pair[1] if isinstance(pair, tuple) and len(pair) == 2 else None
+        except StateError:
+            return None
+        return result.fields if isinstance(result, States) else None
+    return node.fields_out(port, arriving)
+
+
+def _check_node(node: Node, arriving: list[Fields | None]) -> Iterable[str]:
+    given = [f for f in arriving if f is not None]
+    packer = getattr(node, "key", None)
+    if isinstance(packer, Packer) and not isinstance(node, Group | Flatmap | Ungroup):
+        yield from _check_key(node, packer, given)
+    for fields in dict.fromkeys(given):
+        states = _samples(fields)
+        for role, function in node.state_functions().items():
+            extra = (np.zeros(len(states), dtype=np.int64),) if isinstance(node, Ungroup) else ()
+            try:
+                result = _try(function, states, *extra)
+            except StateError as error:
+                yield f"{role} of {node.describe()} fails on a state of ({', '.join(fields)}): {error}"
+                continue
+            if isinstance(node, Cond) and result is not None:
+                ports = np.asarray(result)
+                if ports.dtype.kind in "biu" and (ports.min() < 0 or ports.max() >= len(node.outputs)):
+                    yield f"routes to port {int(ports.max())}, but has {len(node.outputs)} output ports"
+        if isinstance(node, Isu):
+            yield from _check_inverse(node, states)
+
+
+def _check_key(node: Node, packer: Packer, given: list[Fields]) -> Iterable[str]:
+    if packer.fields is not None:
+        for fields in dict.fromkeys(given):
+            for missing in (f for f in packer.fields if f not in fields):
+                yield f"its key needs field '{missing}', but the state there is ({', '.join(fields)})"
+    elif len(node.inputs) > 1 and len(given) == len(node.inputs) and len(set(given)) > 1:
+        shared = tuple(f for f in given[0] if all(f in other for other in given))
+        if not shared:
+            yield f"its ports have no state field in common: {' and '.join(str(f) for f in given)}"
+        else:
+            packer.fields = shared  # "default, the fields all ports share"
+
+
+def _check_inverse(node: Isu, states: States) -> Iterable[str]:
+    try:
+        after = _try(node.function, states)
+        back = _try(node.inverse, after) if isinstance(after, States) else None
+    except StateError:
+        return  # already reported
+    if isinstance(after, States) and isinstance(back, States) and back != states:
+        yield explain_wrong_inverse(states, after, back)

@@ -1,0 +1,304 @@
+"""Worker: hosts IR nodes, holds what waits at them, and serves them one batch at a time.
+
+One turn of the worker:
+
+    [1] the schedule names a lane                 what waits at a port, in one direction
+    [2] the worker takes messages from it         at most max_batch; a backward batch at a node with parameters is also
+                                                  cut where its update counter fills
+    [3] the node handles them                     an exception becomes a NodeError with node, direction and states
+    [4] a full counter updates the node           on the spot, without asking anybody
+    [5] what the node sends is delivered          to lanes of this worker, or handed to ``send`` for others
+
+Every runtime uses this class; it knows nodes, not processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ampnet.errors import NodeError
+from ampnet.events.log import Backward, Event, Forward, Listener, PortStates, Updated
+from ampnet.graph import End, Graph, Wiring
+from ampnet.message import Messages
+from ampnet.nodes.node import Direction, Node, Outputs, Report
+from ampnet.nodes.transform import Parameterised
+from ampnet.schedule import Lane, Schedule
+from ampnet.state import Column, States
+from ampnet.structure import Shelf, Structure
+
+Send = Callable[[End, Direction, Messages], None]
+Tell = Callable[[Report], None]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a worker has done so far."""
+
+    invocations: int
+    """Batches handled."""
+    messages: int
+    """Messages in them."""
+
+
+class Worker:
+    """Nodes, their lanes, and the loop over them."""
+
+    def __init__(
+        self,
+        name: str,
+        graph: Graph,
+        wiring: Wiring,
+        schedule: Schedule,
+        *,
+        hosts: Sequence[str] | None = None,
+        max_batch: int | None = None,
+        send: Send,
+        tell: Tell,
+        listeners: Sequence[Listener] = (),
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` gets the reports of losses."""
+        self.name, self.max_batch, self.clock = name, max_batch, clock
+        self.listeners = list(listeners)
+        self.shelf = Shelf()
+        self._send, self._tell, self._schedule = send, tell, schedule
+        chosen = set(hosts) if hosts is not None else set(graph.nodes)
+        self.nodes: dict[str, Node] = {n: graph.nodes[n] for n in graph.order() if n in chosen}
+        self._arrival = self._invocations = self._messages = 0
+        self._lanes: dict[tuple[str, Direction, int, bool], Lane] = {}
+        for node in self.nodes.values():
+            node.shelf = self.shelf
+            if isinstance(node, Parameterised):
+                node.updater.live_versions = node.cache.live_tags
+        self.lanes = self._make_lanes()
+        schedule.attach(self.lanes)
+        self._routes = self._make_routes(wiring)
+        self._trains = [n for n in self.nodes.values() if isinstance(n, Parameterised)]
+        self._needs_structure = {n for n, node in self.nodes.items() if node.needs_structure}
+
+    def _make_lanes(self) -> list[Lane]:
+        lanes: list[Lane] = []
+        names = list(self.nodes)
+        for direction, order in ((Direction.FORWARD, names), (Direction.BACKWARD, names[::-1])):
+            for name in order:
+                node = self.nodes[name]
+                ports = node.inputs if direction is Direction.FORWARD else node.outputs
+                for port in range(len(ports)):
+                    for train in (True, False) if direction is Direction.FORWARD else (True,):
+                        lane = Lane(node, direction, port, train)
+                        self._lanes[name, direction, port, train] = lane
+                        lanes.append(lane)
+        return lanes
+
+    def _make_routes(self, wiring: Wiring) -> dict[tuple[str, Direction, int], End]:
+        routes = {}
+        for name, node in self.nodes.items():
+            for port in range(len(node.outputs)):
+                routes[name, Direction.FORWARD, port] = wiring.forward[End(name, port)]
+            for port in range(len(node.inputs)):
+                routes[name, Direction.BACKWARD, port] = wiring.backward[End(name, port)]
+        return routes
+
+    def deliver(self, end: End, direction: Direction, messages: Messages) -> None:
+        """Put messages into the lane of a port of one of this worker's nodes."""
+        if len(messages):
+            self._arrival += 1
+            self._lanes[end.node, direction, end.port, messages.train].push(messages, self._arrival)
+
+    def shelve(self, structures: Mapping[int, Structure]) -> None:
+        """Keep the structures of instances about to be pumped, if any node here looks at them."""
+        if self._needs_structure:
+            self.shelf.add(structures)
+
+    def step(self) -> bool:
+        """One turn. False if nothing waits."""
+        chosen = self._schedule.next()  # [1]
+        if chosen is None:
+            return False
+        lane, most = chosen
+        node, direction = lane.node, lane.direction
+        if self.max_batch is not None and (most is None or most > self.max_batch):
+            most = self.max_batch
+        trained = isinstance(node, Parameterised) and direction is Direction.BACKWARD
+        if trained:
+            assert isinstance(node, Parameterised)
+            room = node.updater.room()
+            if room is not None and (most is None or most > room):
+                most = room
+        messages = lane.take(most)  # [2]
+        if not lane.train and node.name in self._needs_structure:
+            messages = self._still_wanted(messages)
+        began = self.clock() if self.listeners else 0.0
+        self._invocations += 1
+        self._messages += len(messages)
+        try:  # [3]
+            handle = node.forward if direction is Direction.FORWARD else node.backward
+            outputs = handle(lane.port, messages)
+        except Exception as error:
+            raise self._node_error(node, direction, messages, error) from error
+        if self.listeners:
+            self._note(lane, messages, outputs, began)
+        if trained:
+            assert isinstance(node, Parameterised)
+            node.after_backward()
+            if node.updater.due():
+                self._update(node, "full")  # [4]
+        name = node.name
+        for output in outputs:  # [5]
+            if isinstance(output, Report):
+                self._tell(output)
+                continue
+            way, port, sent = output
+            end = self._routes[name, way, port]
+            target = self._lanes.get((end.node, way, end.port, sent.train))
+            if target is None:
+                self._send(end, way, sent)
+            else:
+                self._arrival += 1
+                target.push(sent, self._arrival)
+        return True
+
+    def _still_wanted(self, messages: Messages) -> Messages:
+        """Leave out inference messages whose instance has all its results already: its structure is gone."""
+        wanted = self.shelf.holds(messages.states.column("instance"))
+        return messages if wanted.all() else messages.take(np.flatnonzero(wanted))
+
+    def _update(self, node: Parameterised, reason: str) -> None:
+        began = self.clock() if self.listeners else 0.0
+        policy = node.updater.policy
+        try:
+            applied = node.updater.apply(reason)
+        except Exception as error:
+            raise NodeError(node.name, "update", None, self.name, error) from error
+        if applied is not None and self.listeners and policy is not None:
+            self._emit(
+                Updated(
+                    began,
+                    self.clock() - began,
+                    self.name,
+                    node.name,
+                    applied.version,
+                    applied.count,
+                    applied.reason,
+                    policy.count,
+                    policy.min_update_frequency,
+                )
+            )
+
+    def retire(self, instances: Column, train: bool) -> None:
+        """These instances are done: drop their structures; count them where instances are counted."""
+        self.shelf.drop(instances)
+        if train:
+            for node in self._trains:
+                node.updater.count_instances(len(instances))
+                if node.updater.due():
+                    self._update(node, "full")
+
+    def flush(self) -> None:
+        """A training epoch is over: apply what is left over, and tell the schedules of learning rates."""
+        for node in self._trains:
+            self._update(node, "flush")
+            node.updater.end_epoch()
+
+    def held(self) -> dict[str, int]:
+        """Every queue and cache that is not empty."""
+        out = {f"queue of {lane!r}": lane.waiting for lane in self.lanes if lane.waiting}
+        for name, node in self.nodes.items():
+            out.update({f"{name}.{cache}": n for cache, n in node.held().items() if n})
+        if len(self.shelf):
+            out["structures"] = len(self.shelf)
+        return out
+
+    def waits(self) -> list[str]:
+        """Who waits for what, in words."""
+        return [f"node '{name}': {line}" for name, node in self.nodes.items() for line in node.waits()]
+
+    def abandon(self) -> None:
+        """Forget all that is in flight, after an error. Weights, and gradients added up, stay as they are."""
+        for lane in self.lanes:
+            lane.clear()
+        for node in self.nodes.values():
+            node.forget()
+        self.shelf = Shelf()
+        for node in self.nodes.values():
+            node.shelf = self.shelf
+
+    def counts(self) -> Counts:
+        return Counts(self._invocations, self._messages)
+
+    def _emit(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+    def _note(self, lane: Lane, messages: Messages, outputs: Outputs, began: float) -> None:
+        seconds = self.clock() - began
+        node = lane.node
+        sent = _states_of(outputs, Direction.FORWARD)
+        back = _states_of(outputs, Direction.BACKWARD)
+        version = node.updater.version if isinstance(node, Parameterised) else None
+        if lane.direction is Direction.FORWARD:
+            self._emit(
+                Forward(
+                    began,
+                    seconds,
+                    self.name,
+                    node.name,
+                    lane.port,
+                    lane.train,
+                    messages.states,
+                    sent,
+                    back,
+                    messages.rows,
+                    version,
+                )
+            )
+            return
+        lags = tuple(node.updater.lags) if isinstance(node, Parameterised) else ()
+        gradients = 0 if messages.payload is None else len(messages)
+        self._emit(
+            Backward(
+                began,
+                seconds,
+                self.name,
+                node.name,
+                lane.port,
+                messages.states,
+                back,
+                messages.rows,
+                version,
+                gradients,
+                lags,
+            )
+        )
+
+    def _node_error(self, node: Node, direction: Direction, messages: Messages, error: Exception) -> NodeError:
+        states: States = messages.states
+        if direction is Direction.FORWARD and not isinstance(error, MemoryError):
+            states = _culprit(node, messages).states
+        if isinstance(error, NodeError):
+            return error
+        return NodeError(node.name, direction.name.lower(), states, self.name, error)
+
+
+def _states_of(outputs: Outputs, way: Direction) -> PortStates:
+    return tuple((o[1], o[2].states) for o in outputs if not isinstance(o, Report) and o[0] is way)
+
+
+def _culprit(node: Node, messages: Messages) -> Messages:
+    """The first message that fails alone, found by halving, where the node can be tried without a trace."""
+    while len(messages) > 1:
+        half = messages.slice(0, len(messages) // 2)
+        try:
+            with torch.no_grad():
+                if not node.probe(half):
+                    return messages
+            messages = messages.slice(len(half), len(messages))
+        except Exception:
+            messages = half
+    return messages
