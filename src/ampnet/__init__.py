@@ -1,7 +1,7 @@
 """AMPNet: asynchronous model-parallel training of dynamic neural networks, on PyTorch.
 
-A model is a static graph of IR nodes; training is messages running through it, forward and backward, from many instances
-at once. See README.md for a first model and docs/design.md for how it works.
+A model is a static graph of IR nodes; training is messages running through it, forward and backward, from many
+instances at once. See README.md for a first model and docs/design.md for how it works.
 """
 
 from ampnet._version import __version__

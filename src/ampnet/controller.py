@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ampnet.errors import AmpnetError, DataError, PairingError
-from ampnet.events.log import Epoch, Event, Listener, PortStates, Pump, Retire, Return
+from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
 from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
 from ampnet.nodes.node import Report
@@ -31,7 +31,7 @@ from ampnet.state import Column
 from ampnet.structure import Structure
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Open:
     """A stream under way."""
 
@@ -41,15 +41,18 @@ class _Open:
     pumped: int = 0
     retired: int = 0
     records: int = 0
-    began: float = 0.0
+    began: float | None = None
+    """When its first instance was pumped."""
     loss: Tensor | float = 0.0
     metrics: dict[str, Tensor] = field(default_factory=dict)
     rows: int = 0
     skipped: int = 0
+    cut: bool = False
+    """Whether data was left when the run was stopped."""
     results: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _InFlight:
     stream: _Open
     position: int
@@ -90,21 +93,22 @@ class Controller:
         shelve: Callable[[Mapping[int, Structure]], None],
         retire: Callable[[Column, bool], None],
         flush: Callable[[], None],
-        listeners: Sequence[Listener] = (),
+        announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if max_active_keys < 1:
             raise ValueError(f"max_active_keys must be 1 or more, got {max_active_keys}")
         self.inputs = {name: i for i, name in enumerate(inputs)}
         self.label_inputs = frozenset(label_inputs)
-        self.max_active_keys, self.listeners, self.clock = max_active_keys, list(listeners), clock
+        self.max_active_keys, self.clock = max_active_keys, clock
+        self._announce = announce if announce is not None else Announcer()
         self._post, self._shelve, self._retire, self._flush = post, shelve, retire, flush
         self._next = 0
         self._in_flight: dict[int, _InFlight] = {}
         self._coming: Iterator[Stream] = iter(())
         self._open: list[_Open] = []
         self._draining: list[_Open] = []
-        self._together = self._barrier = False
+        self._together = self._barrier = self._stopping = False
         self._last: _Open | None = None
         self.finished: list[StreamStats] = []
         self.on_end: Callable[[StreamStats], None] = lambda stats: None
@@ -112,14 +116,18 @@ class Controller:
     def begin(self, streams: Iterable[Stream], *, together: bool, barrier: bool) -> None:
         """Take on streams: one after the other, or ``together``. With ``barrier`` each waits for the one before."""
         self._coming, self._together, self._barrier = iter(streams), together, barrier
-        self._open, self._draining, self.finished = [], [], []
+        self._open, self._draining, self.finished, self._stopping = [], [], [], False
         while self._open_next() and together:
             pass
 
     def stop(self) -> None:
-        """Pump nothing more; what is in flight will still come back."""
-        self._coming = iter(())
+        """Pump nothing more; what is in flight will still come back. May be called from anywhere, a loader included."""
+        self._stopping = True
+
+    def _stop_now(self) -> None:
+        self._stopping, self._coming = False, iter(())
         for opened in self._open:
+            opened.cut = opened.ahead is not None
             opened.ahead = None
         self._draining += self._open
         self._open = []
@@ -141,10 +149,9 @@ class Controller:
 
     def _open_next(self) -> bool:
         """Open the next stream that has an instance; peek one instance ahead."""
-        for stream in self._coming:
+        for stream in iter(lambda: next(self._coming, None), None):
             opened = _Open(stream, iter(stream.instances))
             self._peek(opened)
-            opened.began = self.clock()
             if opened.ahead is None:
                 self._end(opened)
                 continue
@@ -167,6 +174,8 @@ class Controller:
 
     def pump(self) -> None:
         """[1] Fill every free place, as long as there is data."""
+        if self._stopping:
+            self._stop_now()
         while self.free > 0 and self._open:
             opened = self._open[0]
             batch: dict[int, Instance] = {}
@@ -181,13 +190,17 @@ class Controller:
                 self._draining.append(opened)
             else:
                 self._open.append(self._open.pop(0))
-            self._send(opened, batch)
-            if not self._open and not (self._barrier and self._in_flight):
+            if not self._open and not self._barrier:
                 self._open_next()
+            self._send(opened, batch)
+            if self._stopping:
+                self._stop_now()
 
     def _send(self, opened: _Open, batch: dict[int, Instance]) -> None:
         train = opened.stream.train
         self._last = opened
+        if opened.began is None:
+            opened.began = self.clock()
         structures = {n: i.structure for n, i in batch.items() if i.structure is not None}
         if structures:
             self._shelve(structures)
@@ -195,8 +208,8 @@ class Controller:
             for name in instance.feeds:
                 if name not in self.inputs:
                     raise DataError(
-                        f"stream '{opened.stream.name}': instance {number} has messages for input '{name}', which the graph "
-                        f"does not have; it has {', '.join(self.inputs)}"
+                        f"stream '{opened.stream.name}': instance {number} has messages for input '{name}', which the "
+                        f"graph does not have; it has {', '.join(self.inputs)}"
                     )
             self._in_flight[number] = _InFlight(
                 opened, opened.pumped - (self._next - number), instance.records, self._due(instance, train)
@@ -206,9 +219,9 @@ class Controller:
             given = [(n, i.feeds[name]) for n, i in batch.items() if name in i.feeds and len(i.feeds[name])]
             if given:
                 sent.append((port, merge_feeds([n for n, _ in given], [f for _, f in given], train)))
-        if self.listeners:
+        if self._announce.wants(Pump):
             states: PortStates = tuple((port, messages.states) for port, messages in sent)
-            self._emit(
+            self._announce(
                 Pump(
                     self.clock(),
                     opened.stream.name,
@@ -238,8 +251,8 @@ class Controller:
 
     def returned(self, port: int, messages: Messages) -> None:
         """[2] Answers to pumped messages have come back."""
-        if self.listeners:
-            self._emit(Return(self.clock(), port, messages.states))
+        if self._announce.wants(Return):
+            self._announce(Return(self.clock(), port, messages.states))
         self._settle(messages.states.column("instance"), True)
 
     def report(self, report: Report) -> None:
@@ -249,7 +262,7 @@ class Controller:
             self._settle(report.states.column("instance"), False)
 
     def _settle(self, instances: Column, train: bool) -> None:
-        done: dict[str, tuple[_Open, list[int]]] = {}
+        done: dict[int, tuple[_Open, list[int]]] = {}
         for number, count in Counter(instances.tolist()).items():
             waiting = self._in_flight.get(number)
             if waiting is None:
@@ -261,21 +274,22 @@ class Controller:
                 opened = waiting.stream
                 opened.retired += 1
                 opened.records += waiting.records
-                del self._in_flight[number]
-                done.setdefault(opened.stream.name, (opened, []))[1].append(number)
+                done.setdefault(id(opened), (opened, []))[1].append(number)
         for opened, gone in done.values():
+            for number in gone:
+                del self._in_flight[number]
             self._retire(np.array(gone), train)
-            if self.listeners:
+            if self._announce.wants(Retire):
                 left, more = len(self._in_flight), bool(self._open)
-                self._emit(Retire(self.clock(), opened.stream.name, train, tuple(gone), left, more))
+                self._announce(Retire(self.clock(), opened.stream.name, train, tuple(gone), left, more))
         if done:
             self._close_drained()
             if not self._open and not (self._barrier and self._in_flight):
                 self._open_next()
 
     def _close_drained(self) -> None:
-        for opened in [o for o in self._draining if o.retired == o.pumped]:
-            self._draining.remove(opened)
+        while (opened := next((o for o in self._draining if o.retired == o.pumped), None)) is not None:
+            self._draining.remove(opened)  # first: what hears of the end may stop the run, and come by here again
             self._end(opened)
 
     def _end(self, opened: _Open) -> None:
@@ -289,12 +303,13 @@ class Controller:
             opened.records,
             _mean(opened.loss, opened.rows),
             {name: _mean(total, opened.rows) for name, total in opened.metrics.items()},
-            self.clock() - opened.began,
+            self.clock() - opened.began if opened.began is not None else 0.0,
             opened.skipped,
+            not opened.cut,
             opened.results,
         )
-        if self.listeners:
-            self._emit(Epoch(self.clock(), stats.name, stats.train, stats.loss, stats.metrics))
+        if self._announce.wants(Epoch):
+            self._announce(Epoch(self.clock(), stats.name, stats.train, stats.loss, stats.metrics))
         self.finished.append(stats)
         self.on_end(stats)
 
@@ -343,7 +358,7 @@ class Controller:
             opened.stream.name,
             opened.stream.train,
             opened.records,
-            self.clock() - opened.began,
+            self.clock() - (opened.began or 0.0),
             _mean(opened.loss, opened.rows),
             {name: _mean(total, opened.rows) for name, total in opened.metrics.items()},
             len(self._in_flight),
@@ -353,10 +368,6 @@ class Controller:
         """Forget all that is in flight, after an error."""
         self._in_flight.clear()
         self._open, self._draining, self._coming = [], [], iter(())
-
-    def _emit(self, event: Event) -> None:
-        for listener in self.listeners:
-            listener(event)
 
 
 def _mean(total: Tensor | float, rows: int) -> float:

@@ -6,14 +6,15 @@
     graph.connect("cond.again", "phi.loop")
     graph.input("tokens", "embedding", fields=("t", "length"))     what the controller pumps
 
-Every output port leads to one input port and every input port is fed by one output port or one input; to send a value to
-several places use Bcast, to join several ways use Phi. Nothing is checked while wiring: `validate` reports all faults at
-once, and every runtime calls it before a run.
+Every output port leads to one input port and every input port is fed by one output port or one input; to send a value
+to several places use Bcast, to join several ways use Phi. Nothing is checked while wiring: `validate` reports all
+faults at once, and every runtime calls it before a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ampnet.loops import back_edges, in_order
 from ampnet.nodes.node import Node
 from ampnet.nodes.transform import Parameterised
 
@@ -79,7 +81,8 @@ class Graph:
         twin = next((n for n, other in self.nodes.items() if other is node), None)
         if twin is not None:
             self.faults.append(f"nodes '{twin}' and '{name}' are one object; make one node for each name")
-        node.name = name
+        else:
+            node.name = name
         self.nodes[name] = node
         return node
 
@@ -89,11 +92,11 @@ class Graph:
 
     def chain(self, *names: str) -> None:
         """`connect` each name to the next."""
-        for source, target in zip(names, names[1:], strict=False):
+        for source, target in itertools.pairwise(names):
             self.connect(source, target)
 
     def input(self, name: str, target: str, fields: Sequence[str] = ()) -> None:
-        """Messages called ``name`` in an `Instance` are pumped into this port. ``fields``: theirs besides ``instance``."""
+        """Messages called ``name`` in an `Instance` are pumped into this port. ``fields``: besides ``instance``."""
         self.inputs.append(Input(name, target, tuple(fields)))
 
     def resolve(self) -> tuple[Wiring, list[str]]:
@@ -133,7 +136,7 @@ class Graph:
             faults.append(f"'{text}' names no node; there are {', '.join(self.nodes) or 'none'}")
             return None
         ports = node.inputs if side == "input" else node.outputs
-        if not port and len(ports) == 1:
+        if not port and len(ports) == 1 and not text.endswith("."):
             return End(name, 0)
         if port not in ports:
             known = ", ".join(f"'{p}'" for p in ports) or "none"
@@ -158,26 +161,7 @@ class Graph:
     def order(self) -> list[str]:
         """Node names in topological order, loops cut where they close."""
         wiring, _ = self.resolve()
-        successors: dict[str, list[str]] = {name: [] for name in (CONTROLLER, *self.nodes)}
-        for source, target in sorted(wiring.forward.items(), key=lambda e: e[0].port, reverse=True):
-            successors[source.node].append(target.node)
-        seen: set[str] = set()
-        finished: list[str] = []
-        for root in (CONTROLLER, *self.nodes):
-            stack: list[tuple[str, Iterator[str]]] = []
-            if root not in seen:
-                seen.add(root)
-                stack.append((root, iter(successors[root])))
-            while stack:
-                name, rest = stack[-1]
-                following = next((s for s in rest if s not in seen), None)
-                if following is None:
-                    finished.append(name)
-                    stack.pop()
-                else:
-                    seen.add(following)
-                    stack.append((following, iter(successors[following])))
-        return [name for name in reversed(finished) if name != CONTROLLER]
+        return in_order(self.nodes, wiring.forward, back_edges(self.nodes, wiring.forward))
 
     def parameterised(self) -> dict[str, Parameterised]:
         """The nodes with parameters, by name."""
@@ -220,7 +204,8 @@ class Graph:
     def draw(self, path: str | Path | None = None, *, marks: Mapping[str, float] | None = None) -> str:
         """The graph as a picture (``.svg``, ``.png``, ``.pdf`` or ``.mmd``, by the ending of ``path``).
 
-        Returns the Mermaid text, and writes nothing if no path is given. ``marks`` colours nodes by a share from 0 to 1.
+        Returns the Mermaid text, and writes nothing if no path is given. ``marks`` colours nodes by a share from 0 to
+        1.
         """
         from ampnet.draw import draw
 

@@ -1,7 +1,7 @@
 """Instance: what the controller pumps for one training or inference example.
 
-For each input of the graph that concerns it, an instance has messages: payload rows and the state fields that place them
-(all but ``instance``, which the controller fills in). It may also bring a `Structure`.
+For each input of the graph that concerns it, an instance has messages: payload rows and the state fields that place
+them (all but ``instance``, which the controller fills in). It may also bring a `Structure`.
 
     Instance({
         "tokens": feed(tokens, t=np.arange(9), length=9),     nine messages
@@ -36,7 +36,7 @@ class Feed:
     offsets: Ints | None = None
 
     def __len__(self) -> int:
-        return self.columns.shape[1]
+        return int(self.columns.shape[1])
 
     @property
     def rows(self) -> int:
@@ -64,6 +64,8 @@ def feed(
         and (starts[0] != 0 or starts[-1] != rows or (np.diff(starts) < 0).any())
     ):
         raise PayloadError(f"offsets must rise from 0 to the {rows} rows of the payload")
+    if starts is not None and rows == count and (np.diff(starts) == 1).all():
+        starts = None  # a row a message: the short form, which the inner loops are quickest at
     columns = np.zeros((1 + len(fields), count), dtype=np.int64)
     for i, (name, value) in enumerate(fields.items(), start=1):
         array = np.asarray(value)
@@ -122,6 +124,8 @@ class StreamStats:
     """From its first pump to its last retirement."""
     skipped: int
     """Messages whose loss was not finite and whose gradient was left out."""
+    complete: bool = True
+    """False where the run was stopped before all its instances were pumped."""
     predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
     """By position in the stream: (Loss node, state, prediction rows) of each result."""
 

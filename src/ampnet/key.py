@@ -1,9 +1,12 @@
 """Keys: the part of a state that a node caches under, packed into one int64 so that a plain dict can find it.
 
-A node must never mistake one live message for another, so packing is exact: each key field gets its own bits of a 63-bit
-word. Widths are not guessed once and for all: a packer starts narrow and **widens** a field when a larger value comes by,
-re-keying what is stored (`Packer.on_widen`). Only when the values really need more than 63 bits, or one is negative, is
-there no honest key, and that is an error.
+A node must never mistake one live message for another, so packing is exact: each key field gets its own bits of a
+63-bit word. Widths are not guessed once and for all: a packer starts narrow and **widens** a field when a larger
+value comes by, re-keying what is stored (`Packer.on_widen`). Only when the values really need more than 63 bits, or
+one is negative, is there no honest key, and that is an error.
+
+Nodes that key on the same fields share one `Layout` of bits, so the keys of a batch are packed once and remembered with
+its states while the batch runs from node to node.
 
     field      instance                t                  edge
     bits    |<------- 24 ------->|<--- 8 --->|<----- 10 ----->|      widths as of now; all of them may grow
@@ -11,21 +14,100 @@ there no honest key, and that is an error.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ampnet.errors import StateError
-from ampnet.state import Ints, States
+from ampnet.state import Ints, States, remember_keys
 
 WORD = 63
 """Bits of a key: int64 without its sign."""
 
 
+class Layout:
+    """How the fields of a key are laid out in its bits, as of now."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+        self.bits: list[int] = []
+        self.weights: Ints = np.zeros(0, dtype=np.int64)
+        self.users: weakref.WeakSet[Packer] = weakref.WeakSet()
+        self._set([1] * len(fields))
+
+    def _set(self, bits: list[int]) -> None:
+        self.bits = bits
+        shifts = np.cumsum([0, *bits[:-1]])
+        self.weights = np.left_shift(np.int64(1), shifts.astype(np.int64))
+
+    def pack(self, columns: Ints) -> Ints:
+        if columns.shape[1] == 0:
+            return np.zeros(0, dtype=np.int64)
+        # OR of a column is negative if any value is, and needs as many bits as its widest value.
+        used = np.bitwise_or.reduce(columns, axis=1).tolist()
+        for bits, value in zip(self.bits, used, strict=True):
+            if value >> bits:
+                self._widen(used, columns)
+                break
+        keys: Ints = self.weights @ columns
+        return keys
+
+    def unpack(self, keys: Ints) -> Ints:
+        columns = []
+        for bits in self.bits:
+            columns.append(keys & ((1 << bits) - 1))
+            keys = keys >> bits
+        return np.array(columns, dtype=np.int64)
+
+    def _widen(self, used: list[int], columns: Ints) -> None:
+        for field, value, column in zip(self.fields, used, columns, strict=True):
+            if value < 0:
+                raise StateError(
+                    f"field '{field}' is {int(column.min())} in a key; keys are made of numbers from 0 up. "
+                    f"Usual cause: a state update or its inverse that runs past the start"
+                )
+        need = [max(bits, value.bit_length()) for bits, value in zip(self.bits, used, strict=True)]
+        if sum(need) > WORD:
+            widest = ", ".join(
+                f"{f} up to {int(c.max())} ({b} bits)" for f, c, b in zip(self.fields, columns, need, strict=True)
+            )
+            raise StateError(
+                f"the key ({', '.join(self.fields)}) needs {sum(need)} bits and has {WORD}: {widest}. "
+                f"Remedy: key on fewer fields (key=(...)), or number from zero within the instance"
+            )
+        # Headroom, so that a growing counter does not widen at every power of two.
+        room = (WORD - sum(need)) // (2 * len(need))
+        old = self.bits
+        self._set([n + min(room, 6) if n > b else n for n, b in zip(need, old, strict=True)])
+
+        def rekey(keys: Ints) -> Ints:
+            out = np.zeros_like(keys)
+            for bits, weight in zip(old, self.weights.tolist(), strict=True):
+                out += (keys & ((1 << bits) - 1)) * weight
+                keys = keys >> bits
+            return out
+
+        for packer in list(self.users):
+            for listener in packer.on_widen:
+                listener(rekey)
+
+
+_layouts: weakref.WeakValueDictionary[tuple[str, ...], Layout] = weakref.WeakValueDictionary()
+
+
+def _layout(fields: tuple[str, ...]) -> Layout:
+    layout = _layouts.get(fields)
+    if layout is None:
+        layout = _layouts[fields] = Layout(fields)
+    return layout
+
+
 class Packer:
     """Packs chosen fields of `States` into int64 keys, without collision.
 
-    ``fields=None`` keys on every field of the states it first sees.
+    ``fields=None`` keys on every field of the states it first sees. Whoever stores keys adds a function to
+    ``on_widen``; it is called with a function from old keys to new ones whenever the layout changes.
     """
 
     def __init__(self, fields: Sequence[str] | None = None) -> None:
@@ -33,33 +115,25 @@ class Packer:
         self.on_widen: list[Callable[[Callable[[Ints], Ints]], None]] = []
         self._seen: tuple[str, ...] | None = None
         self._rows: list[int] | None = None
-        self._bits: list[int] = []
-        self._weights: Ints = np.zeros(0, dtype=np.int64)
+        self._layout: Layout | None = None
 
     def pack(self, states: States) -> Ints:
         """One key per state. Raises `StateError` where no collision-free key exists."""
         if states.fields is not self._seen:
             self._meet(states.fields)
-        columns = states.columns if self._rows is None else states.columns[self._rows]
-        if columns.shape[1] == 0:
-            return np.zeros(0, dtype=np.int64)
-        # OR of a column is negative if any value is, and needs as many bits as its widest value.
-        used = np.bitwise_or.reduce(columns, axis=1).tolist()
-        for bits, value in zip(self._bits, used, strict=True):
-            if value >> bits:
-                self._widen(used, columns)
-                break
-        keys: Ints = self._weights @ columns
+        layout = self._layout
+        assert layout is not None
+        packed = states.packed
+        if packed is not None and packed[0] is layout.weights:
+            return packed[1]
+        keys = layout.pack(states.columns if self._rows is None else states.columns[self._rows])
+        remember_keys(states, (layout.weights, keys))
         return keys
 
     def unpack(self, keys: Ints) -> States:
         """The fields that these keys were made of."""
-        assert self.fields is not None
-        columns = []
-        for bits in self._bits:
-            columns.append(keys & ((1 << bits) - 1))
-            keys = keys >> bits
-        return States.trusted(self.fields, np.array(columns, dtype=np.int64))
+        assert self._layout is not None
+        return States.trusted(self._layout.fields, self._layout.unpack(keys))
 
     def _meet(self, fields: tuple[str, ...]) -> None:
         if self.fields is None:
@@ -72,44 +146,6 @@ class Packer:
             )
         self._seen = fields
         self._rows = None if fields == self.fields else [fields.index(f) for f in self.fields]
-        if not self._bits:
-            self._set_bits([1] * len(self.fields))
-
-    def _set_bits(self, bits: list[int]) -> None:
-        self._bits = bits
-        shifts = np.cumsum([0, *bits[:-1]])
-        self._weights = np.left_shift(np.int64(1), shifts.astype(np.int64))
-
-    def _widen(self, used: list[int], columns: Ints) -> None:
-        assert self.fields is not None
-        for field, value, column in zip(self.fields, used, columns, strict=True):
-            if value < 0:
-                raise StateError(
-                    f"field '{field}' is {int(column.min())} in a key; keys are made of numbers from 0 up. "
-                    f"Usual cause: a state update or its inverse that runs past the start"
-                )
-        need = [max(bits, value.bit_length()) for bits, value in zip(self._bits, used, strict=True)]
-        if sum(need) > WORD:
-            widest = ", ".join(
-                f"{f} up to {int(c.max())} ({b} bits)" for f, c, b in zip(self.fields, columns, need, strict=True)
-            )
-            raise StateError(
-                f"the key ({', '.join(self.fields)}) needs {sum(need)} bits and has {WORD}: {widest}. "
-                f"Remedy: key on fewer fields (key=(...)), or number from zero within the instance"
-            )
-        # Headroom, so that a growing counter does not widen at every power of two.
-        room = (WORD - sum(need)) // (2 * len(need))
-        grown = [n + min(room, 6) if n > b else n for n, b in zip(need, self._bits, strict=True)]
-        old_bits = self._bits
-        self._set_bits(grown)
-        new_weights = self._weights
-
-        def rekey(keys: Ints) -> Ints:
-            out = np.zeros_like(keys)
-            for bits, weight in zip(old_bits, new_weights.tolist(), strict=True):
-                out += (keys & ((1 << bits) - 1)) * weight
-                keys = keys >> bits
-            return out
-
-        for listener in self.on_widen:
-            listener(rekey)
+        if self._layout is None:
+            self._layout = _layout(self.fields)
+            self._layout.users.add(self)

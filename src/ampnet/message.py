@@ -4,8 +4,9 @@
     payload   [ row 0 ........ ]  [ row 1 ........ ]  [ row 2 ........ ]        offsets = None: a row a message
     payload   [ rows 0 1 2 ... ]  [ row 3 ........ ]  [ rows 4 5 ..... ]        offsets = [0, 3, 4, 6]
 
-A batch is a performance device and nothing more: every rule of the IR is stated per message, and `split` and `merge` are
-free of meaning. A payload that was sent is never written to again, by anyone; so nodes may pass on, share and slice it.
+A batch is a performance device and nothing more: every rule of the IR is stated per message, and `split` and `merge`
+are free of meaning. A payload that was sent is never written to again, by anyone; so nodes may pass on, share and
+slice it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Messages:
         return self
 
     def __len__(self) -> int:
-        return self.states.columns.shape[1]
+        return len(self.states)
 
     def __repr__(self) -> str:
         shape = None if self.payload is None else tuple(self.payload.shape)
@@ -62,7 +63,7 @@ class Messages:
 
     def row_counts(self) -> Ints:
         """How many rows each message has."""
-        return np.ones(len(self), dtype=np.int64) if self.offsets is None else np.diff(self.offsets)
+        return np.ones(len(self), dtype=np.int64) if self.offsets is None else self.offsets[1:] - self.offsets[:-1]
 
     def with_payload(self, payload: Tensor | None) -> Messages:
         """The same messages carrying other rows, as many as before."""
@@ -191,7 +192,7 @@ def _take_blocks(payload: Tensor, each: int, index: Column) -> Tensor:
         return payload[first : first + len(index) * each]
     if each == 1:
         return payload.index_select(0, index_tensor(index, payload))
-    blocks = payload.unflatten(0, (-1, each))
+    blocks: Tensor = payload.unflatten(0, (-1, each))
     return blocks.index_select(0, index_tensor(index, payload)).flatten(0, 1)
 
 

@@ -1,19 +1,25 @@
 """Schedule: in which order a worker serves what waits at its nodes.
 
-What waits is held in **lanes**, one for each (node, direction, port, training or inference). A schedule names the lane to
-serve next, and may say how many of its messages to take. The order decides how full batches get, and so the speed; with
-updates frozen it decides nothing else (promise P3).
+What waits is held in **lanes**, one for each (node, direction, port, training or inference). A schedule names the
+lane to serve next, and may say how many of its messages to take. The order decides how full batches get, and so the
+speed; with updates frozen it decides nothing else (promise P3).
 
-* ``sweep``: lanes in topological order forward, then in the opposite order backward, round and round, each emptied in its
-  turn. Messages of many instances meet at a node, because everything before it has been served first.
-* ``backward-first`` (the paper's): gradients before activations, oldest first. Instances retire sooner; batches are smaller.
+* ``sweep``: lanes in topological order forward, then in the opposite order backward, round and round. Messages of many
+  instances meet at a node, because everything before it has been served first.
+* ``backward-first`` (the paper's): gradients before activations, oldest first. Instances retire sooner; batches are
+smaller.
 * ``fifo``: the lane whose oldest message has waited longest.
 * ``random``: any lane, any number of its messages. For tests.
+
+How much of a lane is taken is a question of its own. At a node of matrix products a batch pays up to some number of
+rows (`ENOUGH_ROWS`: on a CPU, about a hundred rows already run at full speed); beyond it, a larger batch only means
+that more instances are half done at the same time, and so more staleness. Such a node is handed no more than is
+enough, the oldest instances first: what does not gain from running side by side runs one after the other. Other nodes
+take all that waits.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -22,59 +28,89 @@ import numpy as np
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Node
 
+ENOUGH_ROWS = 100
+"""Default number of rows beyond which a larger batch is not worth its staleness; measured in docs/design.md."""
+
 
 class Lane:
     """What waits at one port of a node, in one direction and of one kind."""
 
-    __slots__ = ("arrivals", "batches", "direction", "node", "port", "train", "waiting")
+    __slots__ = ("ages", "arrivals", "batches", "direction", "node", "port", "rows", "train", "waiting")
 
     def __init__(self, node: Node, direction: Direction, port: int, train: bool) -> None:
         self.node, self.direction, self.port, self.train = node, direction, port, train
-        self.batches: deque[Messages] = deque()
-        self.arrivals: deque[int] = deque()
-        self.waiting = 0
+        self.batches: list[Messages] = []
+        self.arrivals: list[int] = []
+        self.ages: list[int] = []
+        """The first instance of each batch: instances are numbered as they are pumped, so low means old."""
+        self.waiting = self.rows = 0
 
     def push(self, messages: Messages, arrival: int) -> None:
+        columns = messages.states.columns
         self.batches.append(messages)
         self.arrivals.append(arrival)
-        self.waiting += len(messages)
+        self.ages.append(int(columns[0, 0]))
+        self.waiting += columns.shape[1]
+        self.rows += messages.rows
 
-    def take(self, most: int | None) -> Messages:
-        """The oldest messages, as one batch of at most ``most``. Empty answers are not mixed with gradients."""
+    def take(self, most: int | None = None, enough_rows: int | None = None) -> Messages:
+        """Messages as one batch: at most ``most``, and no more than it takes to have ``enough_rows``.
+
+        Where not all can be taken, those of the oldest instances are. Empty answers are not mixed with gradients.
+        """
         batches = self.batches
-        if len(batches) == 1 and (most is None or len(batches[0]) <= most):
-            self.waiting = 0
-            self.arrivals.popleft()
-            return batches.popleft()
-        parts: list[Messages] = []
-        room = self.waiting if most is None else most
-        empty = batches[0].payload is None
-        while batches and room > 0 and (batches[0].payload is None) == empty:
+        all_fit = (most is None or self.waiting <= most) and (enough_rows is None or self.rows <= enough_rows)
+        if all_fit and len(batches) == 1:
             batch = batches[0]
-            if len(batch) > room:
-                parts.append(batch.slice(0, room))
-                batches[0] = batch.slice(room, len(batch))
-                room = 0
+            self.clear()
+            return batch
+        order = range(len(batches)) if all_fit else sorted(range(len(batches)), key=self.ages.__getitem__)
+        empty = batches[order[0]].payload is None
+        parts: list[Messages] = []
+        taken: list[int] = []
+        count = rows = 0
+        for i in order:
+            batch = batches[i]
+            if (batch.payload is None) != empty:
+                continue
+            fit = len(batch) if most is None else min(len(batch), most - count)
+            if enough_rows is not None and rows + batch.rows > enough_rows:
+                fit = min(fit, _first_reaching(batch, enough_rows - rows))
+            if fit < len(batch):
+                parts.append(batch.slice(0, fit))
+                batches[i] = batch.slice(fit, len(batch))
+                self.ages[i] = int(batches[i].states.columns[0, 0])
             else:
-                parts.append(batches.popleft())
-                self.arrivals.popleft()
-                room -= len(batch)
-        merged = Messages.merge(parts)
-        self.waiting -= len(merged)
-        return merged
+                parts.append(batch)
+                taken.append(i)
+            count += fit
+            rows += parts[-1].rows
+            if fit < len(batch) or count == most or (enough_rows is not None and rows >= enough_rows):
+                break
+        for i in sorted(taken, reverse=True):
+            del batches[i], self.arrivals[i], self.ages[i]
+        self.waiting -= count
+        self.rows -= rows
+        return Messages.merge(parts)
 
     def clear(self) -> None:
-        self.batches.clear()
-        self.arrivals.clear()
-        self.waiting = 0
+        self.batches, self.arrivals, self.ages = [], [], []
+        self.waiting = self.rows = 0
 
     def __repr__(self) -> str:
         kind = "training" if self.train else "inference"
         return f"{self.node.name} {self.direction.name.lower()} port {self.port} ({kind}, {self.waiting} waiting)"
 
 
+def _first_reaching(batch: Messages, rows: int) -> int:
+    """How many of the first messages of a batch it takes to have so many rows."""
+    if batch.offsets is None:
+        return rows
+    return int(np.searchsorted(batch.offsets[1:], rows)) + 1
+
+
 class Schedule(Protocol):
-    """The order in which a worker serves its lanes. ``lanes`` come forward in topological order, then backward reversed."""
+    """The order in which a worker serves its lanes. ``lanes``: forward in topological order, then backward."""
 
     def attach(self, lanes: Sequence[Lane]) -> None:
         """These are the worker's lanes."""

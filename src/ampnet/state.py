@@ -25,10 +25,12 @@ Column = NDArray[Any]
 class States:
     """The states of a batch of messages: field names and one int64 column per field. Immutable."""
 
-    __slots__ = ("columns", "fields")
+    __slots__ = ("columns", "fields", "packed")
 
     fields: tuple[str, ...]
     columns: Ints
+    packed: tuple[Ints, Ints] | None
+    """(bit layout, keys) as packed last; see `ampnet.key`."""
 
     def __init__(self, fields: Sequence[str], columns: ArrayLike) -> None:
         array = np.array(columns, dtype=np.int64, ndmin=2)
@@ -36,8 +38,9 @@ class States:
             raise StateError(f"{len(fields)} field(s) {tuple(fields)} but {array.shape[0]} column(s)")
         check_field_names(fields)
         array.flags.writeable = False
-        object.__setattr__(self, "fields", tuple(fields))
-        object.__setattr__(self, "columns", array)
+        _set_fields(self, tuple(fields))
+        _set_columns(self, array)
+        _set_packed(self, None)
 
     @classmethod
     def of(cls, **columns: ArrayLike) -> States:
@@ -53,8 +56,9 @@ class States:
         """Wrap columns that nobody else will write to. For inner loops: nothing is checked or copied."""
         self = cls.__new__(cls)
         columns.flags.writeable = False
-        object.__setattr__(self, "fields", fields)
-        object.__setattr__(self, "columns", columns)
+        _set_fields(self, fields)
+        _set_columns(self, columns)
+        _set_packed(self, None)
         return self
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -67,17 +71,19 @@ class States:
         return self.fields, self.columns
 
     def __setstate__(self, state: tuple[tuple[str, ...], Ints]) -> None:
-        object.__setattr__(self, "fields", state[0])
-        object.__setattr__(self, "columns", state[1])
+        _set_fields(self, state[0])
+        _set_columns(self, state[1])
+        _set_packed(self, None)
 
     def column(self, name: str) -> Ints:
         try:
-            return self.columns[self.fields.index(name)]
+            column: Ints = self.columns[self.fields.index(name)]
         except ValueError:
             raise StateError(f"no state field '{name}'; this state has {', '.join(self.fields)}") from None
+        return column
 
     def __len__(self) -> int:
-        return self.columns.shape[1]
+        return int(self.columns.shape[1])
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -162,6 +168,11 @@ class States:
                 )
         return States.trusted(first.fields, np.concatenate([p.columns for p in parts], axis=1))
 
+
+# The slots' own setters: past the guard of __setattr__, and cheaper than object.__setattr__.
+_set_fields = States.__dict__["fields"].__set__
+_set_columns = States.__dict__["columns"].__set__
+_set_packed = remember_keys = States.__dict__["packed"].__set__
 
 _RESERVED = frozenset(n for n in dir(States) if not n.startswith("__"))
 

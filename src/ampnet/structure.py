@@ -1,14 +1,14 @@
 """Structure: the arrays that belong to an instance as a whole (a tree's parents, a graph's edges).
 
-They are pumped once with the instance, kept by every worker that needs them, looked up **by state** and dropped when the
-instance retires; no message ever carries them. A `Shelf` holds the arrays of all live instances end to end, so that one
-gather serves messages of many instances:
+They are pumped once with the instance, kept by every worker that needs them, looked up **by state** and dropped when
+the instance retires; no message ever carries them. A `Shelf` holds the arrays of all live instances end to end, so
+that one gather serves messages of many instances:
 
     instances      12        13            15
     parent      [1 1 -1 | 2 2 4 4 -1 | 1 -1 ]          shelf.at(states).get("parent", states.node)
 
-Two shapes are understood: a plain array, one entry per item, and **lists**: an array ``xs`` with ``xs_start`` (one longer
-than the number of items) holding where the entries of each item begin, for "the out-edges of this node".
+Two shapes are understood: a plain array, one entry per item, and **lists**: an array ``xs`` with ``xs_start`` (one
+longer than the number of items) holding where the entries of each item begin, for "the out-edges of this node".
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Shelf:
         taken = np.intersect1d(ids, self._ids[self._live])
         if len(taken):
             raise StateError(f"the structure of instance {int(taken[0])} is here already")
-        names = {name for s in structures.values() for name in s.arrays} | set(self._data)
+        names = dict.fromkeys([*self._data, *(name for s in structures.values() for name in s.arrays)])
         for name in names:
             pieces = []
             for instance, structure in structures.items():

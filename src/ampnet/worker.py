@@ -3,10 +3,11 @@
 One turn of the worker:
 
     [1] the schedule names a lane                 what waits at a port, in one direction
-    [2] the worker takes messages from it         at most max_batch; a backward batch at a node with parameters is also
-                                                  cut where its update counter fills
+    [2] the worker takes messages from it         at most max_batch; no more than enough_rows where a node saturates; a
+                                                  backward batch is also cut where the node's update counter fills
     [3] the node handles them                     an exception becomes a NodeError with node, direction and states
-    [4] a full counter updates the node           on the spot, without asking anybody
+    [4] a full counter updates the node           on the spot, without asking anybody (where instances are counted: when
+                                                  they retire)
     [5] what the node sends is delivered          to lanes of this worker, or handed to ``send`` for others
 
 Every runtime uses this class; it knows nodes, not processes.
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 
 from ampnet.errors import NodeError
-from ampnet.events.log import Backward, Event, Forward, Listener, PortStates, Updated
+from ampnet.events.log import Announcer, Backward, Forward, PortStates, Updated
 from ampnet.graph import End, Graph, Wiring
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Node, Outputs, Report
@@ -34,6 +35,8 @@ from ampnet.structure import Shelf, Structure
 Send = Callable[[End, Direction, Messages], None]
 Tell = Callable[[Report], None]
 Clock = Callable[[], float]
+Route = tuple[End, Lane | None, Lane | None]
+"""An end of an edge, and its lanes for training and inference; None where it is not hosted here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +61,16 @@ class Worker:
         *,
         hosts: Sequence[str] | None = None,
         max_batch: int | None = None,
+        enough_rows: int | None = None,
         send: Send,
         tell: Tell,
-        listeners: Sequence[Listener] = (),
+        announce: Announcer | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` gets the reports of losses."""
-        self.name, self.max_batch, self.clock = name, max_batch, clock
-        self.listeners = list(listeners)
+        """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` the reports of losses."""
+        self.name, self.max_batch, self.enough_rows, self.clock = name, max_batch, enough_rows, clock
+        self._announce = announce if announce is not None else Announcer()
+        self._noted = (self._announce.wants(Forward), self._announce.wants(Backward))
         self.shelf = Shelf()
         self._send, self._tell, self._schedule = send, tell, schedule
         chosen = set(hosts) if hosts is not None else set(graph.nodes)
@@ -96,14 +101,18 @@ class Worker:
                         lanes.append(lane)
         return lanes
 
-    def _make_routes(self, wiring: Wiring) -> dict[tuple[str, Direction, int], End]:
+    def _make_routes(self, wiring: Wiring) -> dict[str, tuple[list[Route], list[Route]]]:
+        """Per node: where each output port leads (forward), where each input port leads (backward)."""
         routes = {}
         for name, node in self.nodes.items():
-            for port in range(len(node.outputs)):
-                routes[name, Direction.FORWARD, port] = wiring.forward[End(name, port)]
-            for port in range(len(node.inputs)):
-                routes[name, Direction.BACKWARD, port] = wiring.backward[End(name, port)]
+            forward = [self._route(wiring.forward[End(name, i)], Direction.FORWARD) for i in range(len(node.outputs))]
+            backward = [self._route(wiring.backward[End(name, i)], Direction.BACKWARD) for i in range(len(node.inputs))]
+            routes[name] = (forward, backward)
         return routes
+
+    def _route(self, end: End, way: Direction) -> Route:
+        lanes = [self._lanes.get((end.node, way, end.port, train)) for train in (True, False)]
+        return end, lanes[0], lanes[1]
 
     def deliver(self, end: End, direction: Direction, messages: Messages) -> None:
         """Put messages into the lane of a port of one of this worker's nodes."""
@@ -125,38 +134,37 @@ class Worker:
         node, direction = lane.node, lane.direction
         if self.max_batch is not None and (most is None or most > self.max_batch):
             most = self.max_batch
-        trained = isinstance(node, Parameterised) and direction is Direction.BACKWARD
-        if trained:
-            assert isinstance(node, Parameterised)
-            room = node.updater.room()
+        trained = node if direction and isinstance(node, Parameterised) else None
+        room = None
+        if trained is not None:
+            room = trained.updater.room()
             if room is not None and (most is None or most > room):
                 most = room
-        messages = lane.take(most)  # [2]
+        messages = lane.take(most, self.enough_rows if node.saturates else None)  # [2]
         if not lane.train and node.name in self._needs_structure:
             messages = self._still_wanted(messages)
-        began = self.clock() if self.listeners else 0.0
+        noted = self._noted[direction]
+        began = self.clock() if noted else 0.0
         self._invocations += 1
         self._messages += len(messages)
         try:  # [3]
-            handle = node.forward if direction is Direction.FORWARD else node.backward
-            outputs = handle(lane.port, messages)
+            outputs = node.backward(lane.port, messages) if direction else node.forward(lane.port, messages)
         except Exception as error:
             raise self._node_error(node, direction, messages, error) from error
-        if self.listeners:
+        if noted:
             self._note(lane, messages, outputs, began)
-        if trained:
-            assert isinstance(node, Parameterised)
-            node.after_backward()
-            if node.updater.due():
-                self._update(node, "full")  # [4]
-        name = node.name
+        if trained is not None:
+            trained.after_backward()
+            if room is not None and trained.updater.due():
+                self._update(trained, "full")  # [4]
+        routes = self._routes[node.name]
         for output in outputs:  # [5]
             if isinstance(output, Report):
                 self._tell(output)
                 continue
             way, port, sent = output
-            end = self._routes[name, way, port]
-            target = self._lanes.get((end.node, way, end.port, sent.train))
+            end, training, inference = routes[way][port]
+            target = training if sent.train else inference
             if target is None:
                 self._send(end, way, sent)
             else:
@@ -170,14 +178,15 @@ class Worker:
         return messages if wanted.all() else messages.take(np.flatnonzero(wanted))
 
     def _update(self, node: Parameterised, reason: str) -> None:
-        began = self.clock() if self.listeners else 0.0
+        noted = self._announce.wants(Updated)
+        began = self.clock() if noted else 0.0
         policy = node.updater.policy
         try:
             applied = node.updater.apply(reason)
         except Exception as error:
             raise NodeError(node.name, "update", None, self.name, error) from error
-        if applied is not None and self.listeners and policy is not None:
-            self._emit(
+        if applied is not None and noted and policy is not None:
+            self._announce(
                 Updated(
                     began,
                     self.clock() - began,
@@ -220,7 +229,7 @@ class Worker:
         return [f"node '{name}': {line}" for name, node in self.nodes.items() for line in node.waits()]
 
     def abandon(self) -> None:
-        """Forget all that is in flight, after an error. Weights, and gradients added up, stay as they are."""
+        """Forget all that is in flight, and the gradients not yet applied, after an error. Weights stay as they are."""
         for lane in self.lanes:
             lane.clear()
         for node in self.nodes.values():
@@ -232,10 +241,6 @@ class Worker:
     def counts(self) -> Counts:
         return Counts(self._invocations, self._messages)
 
-    def _emit(self, event: Event) -> None:
-        for listener in self.listeners:
-            listener(event)
-
     def _note(self, lane: Lane, messages: Messages, outputs: Outputs, began: float) -> None:
         seconds = self.clock() - began
         node = lane.node
@@ -243,7 +248,7 @@ class Worker:
         back = _states_of(outputs, Direction.BACKWARD)
         version = node.updater.version if isinstance(node, Parameterised) else None
         if lane.direction is Direction.FORWARD:
-            self._emit(
+            self._announce(
                 Forward(
                     began,
                     seconds,
@@ -261,7 +266,7 @@ class Worker:
             return
         lags = tuple(node.updater.lags) if isinstance(node, Parameterised) else ()
         gradients = 0 if messages.payload is None else len(messages)
-        self._emit(
+        self._announce(
             Backward(
                 began,
                 seconds,

@@ -5,9 +5,9 @@
     [range] 3 4 8         max(L) - min(L)                    = 5
     [length] 3 4 8        len(L)                             = 3
 
-Generated, as in section 6 of the paper. Tokens 0 to 9 are digits, 10 to 13 the operations. A list has one to nine digits,
-each length equally likely; results are rounded to the nearest integer (halves to the even one), then taken modulo 10. The
-mean of an empty ``L[1::2]`` counts as zero.
+Generated, as in section 6 of the paper. Tokens 0 to 9 are digits, 10 to 13 the operations. A list has one to nine
+digits, each length equally likely; results are rounded to the nearest integer (halves to the even one), then taken
+modulo 10. The mean of an empty ``L[1::2]`` counts as zero.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def generate(count: int, seed: int) -> Sequences:
 
 
 def _mean(values: Ints, mask: np.ndarray) -> np.ndarray:
-    return (values * mask).sum(1) / np.maximum(mask.sum(1), 1)
+    mean: np.ndarray = (values * mask).sum(1) / np.maximum(mask.sum(1), 1)
+    return mean
 
 
 def buckets(data: Sequences, size: int, rng: np.random.Generator | None = None) -> Iterator[Ints]:

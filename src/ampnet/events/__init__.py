@@ -1,1 +1,49 @@
-"""The event log and what is read off it."""
+"""The event log and what is read off it: staleness, utilisation, and whether the promises were kept."""
+
+from ampnet.events.check import PromiseBroken, Violation, assert_kept, check
+from ampnet.events.log import (
+    Backward,
+    Begin,
+    Epoch,
+    Event,
+    EventLog,
+    Forward,
+    Listener,
+    LogWriter,
+    Pump,
+    Rest,
+    Retire,
+    Return,
+    Updated,
+    read_log,
+)
+from ampnet.events.staleness import Staleness, StalenessMeter, staleness_of
+from ampnet.events.utilisation import NodeUse, UpdateUse, UtilisationMeter, WorkerUse
+
+__all__ = [
+    "Backward",
+    "Begin",
+    "Epoch",
+    "Event",
+    "EventLog",
+    "Forward",
+    "Listener",
+    "LogWriter",
+    "NodeUse",
+    "PromiseBroken",
+    "Pump",
+    "Rest",
+    "Retire",
+    "Return",
+    "Staleness",
+    "StalenessMeter",
+    "UpdateUse",
+    "Updated",
+    "UtilisationMeter",
+    "Violation",
+    "WorkerUse",
+    "assert_kept",
+    "check",
+    "read_log",
+    "staleness_of",
+]

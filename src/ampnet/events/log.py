@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ampnet.errors import DataError
+from ampnet.errors import DataError, StateError
 from ampnet.state import States
 
 PortStates = tuple[tuple[int, States], ...]
@@ -147,7 +147,31 @@ class Rest(Event):
 
 Listener = Callable[[Event], None]
 
+
 _KINDS = {kind.__name__: kind for kind in (Begin, Pump, Forward, Backward, Updated, Return, Retire, Epoch, Rest)}
+
+
+class Announcer:
+    """Hands events to listeners. An event that nobody wants is not made.
+
+    A listener with a tuple ``kinds`` gets only events of those kinds, so a meter that says what it needs costs no
+    more than that; any other listener gets all.
+    """
+
+    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
+        self.listeners = tuple(listeners)
+        self._wanting: dict[type[Event], tuple[Listener, ...]] = {
+            kind: tuple(one for one in self.listeners if kind in getattr(one, "kinds", (kind,)))
+            for kind in _KINDS.values()
+        }
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether anybody wants events of this kind."""
+        return bool(self._wanting[kind])
+
+    def __call__(self, event: Event) -> None:
+        for listener in self._wanting[type(event)]:
+            listener(event)
 
 
 class EventLog:
@@ -226,11 +250,11 @@ def _states(data: dict[str, Any]) -> States:
 
 def read_log(path: str | Path) -> Iterator[Event]:
     """The events of a file that `LogWriter` wrote. A line that is not one is a `DataError` naming it."""
-    with Path(path).open(encoding="utf-8") as file:
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, StateError) as error:
                 raise DataError(f"{path}, line {number}: not an event of a run ({error})") from error
 
 

@@ -10,7 +10,8 @@ State: (instance, t, length).
                                                                               v
                                                         label ──────────>  linear2 ──> loss
 
-An instance is a bucket of sequences of one length (each message then has a row for every sequence) or a single sequence.
+An instance is a bucket of sequences of one length (each message then has a row for every sequence) or a single
+sequence.
 """
 
 from __future__ import annotations
@@ -94,3 +95,18 @@ def instances(
         return
     for where in buckets(data, bucket, rng):
         yield instance(data, where, hidden, dtype)
+
+
+def eager(module: torch.nn.ModuleDict, data: Sequences, where: Ints) -> torch.Tensor:
+    """The class scores of sequences of one length in plain torch, with the parameters of `Graph.module`.
+
+    The oracle of tests, and the shortest way to say what the graph computes.
+    """
+    tokens = torch.from_numpy(data.tokens[where, : int(data.lengths[where[0]])])
+    embedding, linear1 = module["embedding"], module["linear1"]
+    weight = next(linear1.parameters())
+    h = torch.zeros(len(where), weight.shape[0], dtype=weight.dtype)
+    for t in range(tokens.shape[1]):
+        h = torch.relu(linear1(torch.cat((embedding(tokens[:, t]), h), 1)))
+    scores: torch.Tensor = module["linear2"](h)
+    return scores

@@ -25,7 +25,7 @@ class Bcast(Node):
     def __init__(self, ports: Sequence[str] = ("a", "b"), key: Sequence[str] | None = None) -> None:
         self.outputs = tuple(ports)
         self.key = Packer(key)
-        self.join = Join(self.outputs, self.key)
+        self.join = Join(self.outputs, self.key, keep_states=False)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         return [forward_to(i, messages) for i in range(len(self.outputs))]
@@ -38,7 +38,7 @@ class Bcast(Node):
         for piece in joined.payloads:
             if piece is not None:
                 total = piece if total is None else total + piece
-        return [backward_to(0, Messages.trusted(total, joined.states[0], joined.offsets, joined.train))]
+        return [backward_to(0, joined.last.with_payload(total))]
 
     def stores(self) -> Iterator[tuple[str, Store]]:
         yield from self.join.stores()

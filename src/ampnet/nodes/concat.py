@@ -3,8 +3,8 @@
     forward    [x | h] under the state of the first port, when every port's message is there
     backward   the columns of each port go back to it, under the state it came with
 
-States that are equal on all ports (same fields, all of them in the key) need not be remembered; others are kept under the
-key until the gradient comes.
+States that are equal on all ports (same fields, all of them in the key) need not be remembered; others are kept under
+the key until the gradient comes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ampnet.nodes.store import Store, gather_states
 
 
 class Concat(Node):
-    """``Concat(("x", "h"))``: rows side by side along the last dimension. ``key``: default, the fields all ports share."""
+    """``Concat(("x", "h"))``: rows side by side. ``key``: default, the fields that all ports share."""
 
     kind = "aggregate"
 
     def __init__(self, ports: Sequence[str] = ("a", "b"), key: Sequence[str] | None = None) -> None:
         self.inputs = tuple(ports)
         self.key = Packer(key)
-        self.join = Join(self.inputs, self.key)
+        self.join = Join(self.inputs, self.key, keep_states=True)
         self.origins = [Store(self.key, f"its memory of port '{p}'") for p in self.inputs]
         self._widths: list[int] | None = None
         self._same_states: bool | None = None
@@ -40,14 +40,18 @@ class Concat(Node):
         if joined is None:
             return []
         payloads = [p for p in joined.payloads if p is not None]
-        self._check(payloads, joined)
-        states = joined.states[0]
-        if joined.train and not self._states_agree(joined):
-            for store, given in zip(self.origins, joined.states, strict=True):
-                store.put(joined.keys, (), given)
-        return [forward_to(0, Messages.trusted(torch.cat(payloads, -1), states, joined.offsets, joined.train))]
+        self._check(payloads)
+        last = joined.last
+        if self._states_agree(joined):
+            return [forward_to(0, last.with_payload(torch.cat(payloads, -1)))]
+        given = [joined.states(i) for i in range(len(self.inputs))]
+        if last.train:
+            keys = self.key.pack(last.states)
+            for store, states in zip(self.origins, given, strict=True):
+                store.put(keys, (), states)
+        return [forward_to(0, Messages.trusted(torch.cat(payloads, -1), given[0], last.offsets, last.train))]
 
-    def _check(self, payloads: list[Tensor], joined: Joined) -> None:
+    def _check(self, payloads: list[Tensor]) -> None:
         if len(payloads) < len(self.inputs):
             raise PayloadError("got a forward message without a payload")
         widths = [p.shape[-1] for p in payloads]
@@ -55,27 +59,27 @@ class Concat(Node):
             if self._widths is not None:
                 raise PayloadError(f"got rows of widths {widths} after rows of widths {self._widths}")
             self._widths = widths
-        if len({p.dtype for p in payloads}) > 1:
+        if any(p.dtype != payloads[0].dtype for p in payloads):
             found = ", ".join(f"'{n}' {p.dtype}" for n, p in zip(self.inputs, payloads, strict=True))
             raise PayloadError(f"ports carry different dtypes: {found}")
 
     def _states_agree(self, joined: Joined) -> bool:
         if self._same_states is None:
-            fields = {s.fields for s in joined.states}
+            fields = {joined.states(i).fields for i in range(len(self.inputs))}
             self._same_states = len(fields) == 1 and set(self.key.fields or ()) == set(fields.pop())
         return self._same_states
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        g, out = messages.payload, []
         keys = None if self._same_states else self.key.pack(messages.states)
-        start = 0
+        out, start = [], 0
         for i, width in enumerate(self._widths or ()):
-            piece = None if g is None else g[..., start : start + width]
-            start += width
-            states = messages.states
+            batch, states = messages, messages.states
             if keys is not None:
-                states = gather_states(self.origins[i].take(keys, messages.states))
-            out.append(backward_to(i, Messages.trusted(piece, states, messages.offsets, messages.train)))
+                batch, parts = self.origins[i].take(messages, keys)
+                states = gather_states(parts)
+            piece = None if batch.payload is None else batch.payload[..., start : start + width]
+            start += width
+            out.append(backward_to(i, Messages.trusted(piece, states, batch.offsets, batch.train)))
         return out
 
     def stores(self) -> Iterator[tuple[str, Store]]:

@@ -1,11 +1,12 @@
-"""Dropout: in training each entry is zeroed with probability p and the rest scaled by 1 / (1 - p); in inference nothing.
+"""Dropout: in training each entry is zeroed with probability p and the rest scaled by 1 / (1 - p); in inference
+nothing.
 
     forward    y = x mask / (1 - p)      keeps the mask
     backward   dx = dy mask / (1 - p)
 
-The mask is a function of the seed, the message's state and the place in its payload, not of a stream of random numbers: a
-message meets the same mask in whatever batch, order or process it is handled, so promises P3 and P4 hold with dropout
-too. An instance gets a new number, and so new masks, every time it is pumped.
+The mask is a function of the seed, the message's state and the place in its payload, not of a stream of random
+numbers: a message meets the same mask in whatever batch, order or process it is handled, so promises P3 and P4 hold
+with dropout too. An instance gets a new number, and so new masks, every time it is pumped.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ampnet.message import Messages
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Residuals, Transform
 
 Words = NDArray[np.uint64]
@@ -38,8 +40,8 @@ class Dropout(Transform):
         scale = self.mask(messages, x).to(x.dtype).mul_(1 / (1 - self.p))
         return x * scale, (scale,)
 
-    def gradient(self, g: Tensor, residuals: Residuals) -> Tensor:
-        (scale,) = residuals
+    def gradient(self, g: Tensor, kept: Kept) -> Tensor:
+        scale = kept.maybe(0)
         return g if scale is None else g * scale
 
     def mask(self, messages: Messages, x: Tensor) -> Tensor:

@@ -13,12 +13,15 @@ from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
 from ampnet.message import Messages
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 
 class Embedding(Parameterised):
     """`torch.nn.Embedding` on rows of int64 indices. ``Embedding(14, 128)`` makes its own; ``Embedding(module)`` uses
     yours."""
+
+    saturates = False
 
     def __init__(
         self,
@@ -45,17 +48,16 @@ class Embedding(Parameterised):
             y = w[0].index_select(0, flat)
         except (IndexError, RuntimeError) as error:
             raise PayloadError(
-                f"has {self.size} entries (0 to {self.size - 1}); got indices from {int(flat.min())} to {int(flat.max())}"
+                f"has {self.size} entries (0 to {self.size - 1}); got {int(flat.min())} to {int(flat.max())}"
             ) from error
         return y.view(*x.shape, -1), (x,)
 
-    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
-        (x,) = residuals
-        assert x is not None
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
+        x = kept[0]
         index, rows = x.reshape(-1), g.reshape(-1, g.shape[-1])
         if self.padding is not None:
-            kept = index != self.padding
-            index, rows = index[kept], rows[kept]
+            real = index != self.padding
+            index, rows = index[real], rows[real]
         # index_add_ takes a slow path for rows that are not contiguous (a Concat's gradient is a slice).
         sums[0].index_add_(0, index, rows.to(sums[0].dtype).contiguous())
 

@@ -34,10 +34,9 @@ class Family:
         self.out = np.bincount(owner, minlength=len(parents))
         self.total: Tensor | None = None
 
-    def add(self, children: Column, messages: Messages, where: Column | None) -> Messages | None:
+    def add(self, children: Column, messages: Messages) -> Messages | None:
         """Add the gradients of these children; return the parents that are complete now."""
-        some = messages if where is None else messages.take(where)
-        g, owner = some.payload, self.child_owner[children]
+        g, owner = messages.payload, self.child_owner[children]
         if g is not None:
             rows = ranges(self.child_start[children], self.child_count[children])
             whole = self.total is None and len(rows) == self.parents.rows and bool((np.diff(rows) == 1).all())
@@ -82,12 +81,15 @@ class Fanout:
 
     def returned(self, messages: Messages) -> Iterator[Messages]:
         """Gradients of children came back: the parents that are complete now."""
-        parts = self.children.take(self.packer.pack(messages.states), messages.states)
+        messages, parts = self.children.take(messages)
+        start = 0
         for part in parts:
             family = self._families[part.record.tag]
             numbers = part.rows(0)
             assert numbers is not None
-            complete = family.add(numbers.numpy(), messages, part.where)
+            some = messages if len(parts) == 1 else messages.slice(start, start + len(part))
+            start += len(part)
+            complete = family.add(numbers.numpy(), some)
             if not family.out.any():
                 del self._families[part.record.tag]
             if complete is not None:

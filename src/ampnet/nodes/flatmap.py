@@ -20,8 +20,8 @@ from ampnet.state import Column, States
 
 
 class Flatmap(Node):
-    """``Flatmap(generate)``: ``generate(s, structure)`` gives ``(owner, states)``, for all messages at once: the new states
-    grouped by message, and which message each is of (rising positions in ``s``)::
+    """``Flatmap(generate)``: ``generate(s, structure)`` gives ``(owner, states)``, for all messages at once: the new
+    states grouped by message, and which message each is of (rising positions in ``s``)::
 
         def out_edges(s, structure):
             owner, edge = structure.entries("out", s.node)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ampnet.message import Messages
 from ampnet.nodes.module import check_row_wise
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Residuals, Transform
 
 
@@ -31,9 +32,8 @@ class Function(Transform):
         check_row_wise(self, y, x, self.function)
         return y, (x,)
 
-    def gradient(self, g: Tensor, residuals: Residuals) -> Tensor | None:
-        (x,) = residuals
-        assert x is not None
+    def gradient(self, g: Tensor, kept: Kept) -> Tensor | None:
+        x = kept[0]
         if not x.is_floating_point():
             return None
         with torch.enable_grad():

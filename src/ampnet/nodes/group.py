@@ -126,7 +126,7 @@ class Group(Node):
         return Messages.trusted(ordered.payload, out_states, offsets, ordered.train)
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        parts = self.members.take(self.key.pack(messages.states), messages.states)
+        messages, parts = self.members.take(messages)
         kept = gather(parts, 0)
         assert kept is not None
         columns = kept.numpy().T

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ampnet.message import Messages
 from ampnet.nodes.linear import add_linear
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 
@@ -37,9 +38,8 @@ class GruCell(Parameterised):
         out = torch.lerp(new, h, rz[:, n:])
         return out, (x, rz, new, hn)
 
-    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
-        x, rz, new, hn = residuals
-        assert x is not None and rz is not None and new is not None and hn is not None
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+        x, rz, new, hn = kept[0], kept[1], kept[2], kept[3]
         n = self.n_hidden
         value, h, r, z = x[:, : self.n_input], x[:, self.n_input :], rz[:, :n], rz[:, n:]
         d_new = g * (1 - z) * (1 - new * new)

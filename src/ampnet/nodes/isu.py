@@ -64,6 +64,6 @@ def explain_wrong_inverse(before: States, after: States, back: States) -> str:
         at = int(np.flatnonzero((back.columns != before.columns).any(0))[0])
     one = np.array([at])
     return (
-        f"the inverse is wrong: f takes {before.take(one).describe()} to {after.take(one).describe()}, and inverse takes "
-        f"that to {back.take(one).describe()}"
+        f"the inverse is wrong: f takes {before.take(one).describe()} to {after.take(one).describe()}, and inverse "
+        f"takes that to {back.take(one).describe()}"
     )

@@ -9,74 +9,90 @@ comes early waits in its port's store; whoever comes last leaves with all payloa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from ampnet.errors import PayloadError
 from ampnet.key import Packer
-from ampnet.message import Messages
-from ampnet.nodes.store import Part, Store, gather, gather_counts, gather_states
-from ampnet.state import Column, Ints, States
+from ampnet.message import Messages, offsets_of
+from ampnet.nodes.store import Part, Record, Store, gather, gather_counts, gather_states
+from ampnet.state import Ints, States
 
 
-@dataclass(slots=True)
 class Joined:
-    """Messages of which every port's part has arrived."""
+    """Messages of which every port's part has arrived, in the order of ``last``, the batch that completed them."""
 
-    keys: Ints
-    states: tuple[States, ...]
-    """The states under which the messages came in, per port."""
-    payloads: tuple[Tensor | None, ...]
-    """One payload per port; None for a gradient that is not there."""
-    offsets: Ints | None
-    train: bool
+    __slots__ = ("_parts", "last", "payloads", "port")
+
+    def __init__(self, port: int, last: Messages, parts: Mapping[int, list[Part]]) -> None:
+        self.port, self.last, self._parts = port, last, parts
+        self.payloads: tuple[Tensor | None, ...] = tuple(
+            last.payload if p == port else gather(parts[p], 0) for p in range(len(parts) + 1)
+        )
+        """One payload per port; None for a gradient that is not there."""
+
+    def states(self, port: int) -> States:
+        """The states under which the messages came in on a port."""
+        return self.last.states if port == self.port else gather_states(self._parts[port])
 
 
 class Join:
     """Holds the messages of several ports until all of one key are there. They must agree in their number of rows."""
 
-    def __init__(self, ports: Sequence[str], packer: Packer) -> None:
-        self.ports, self.packer = tuple(ports), packer
+    def __init__(self, ports: Sequence[str], packer: Packer, *, keep_states: bool) -> None:
+        self.ports, self.packer, self.keep_states = tuple(ports), packer, keep_states
         self.waiting = [Store(packer, f"the messages waiting at port '{p}'") for p in self.ports]
 
     def arrive(self, port: int, messages: Messages) -> Joined | None:
         """Take a batch in; return what it completes."""
         keys = self.packer.pack(messages.states)
-        absent: Column | None = None
-        for other, store in enumerate(self.waiting):
-            if other != port:
-                _, missing = store.find(keys, remove=False)
-                if missing is not None and len(missing):
-                    absent = missing if absent is None else np.union1d(absent, missing)
-        if absent is None:
-            return self._complete(port, keys, messages)
-        store = self.waiting[port]
-        if len(absent) == len(keys):
-            store.put(keys, (messages.payload,), messages.states, messages.offsets)
+        if len(self.ports) != 2:
+            return self._arrive_of_many(port, messages, keys)
+        found, others, parts = self.waiting[1 - port].match(messages, keys)
+        if others is not None:
+            self._wait(port, others)
+        if found is None:
             return None
-        late = messages.take(absent)
-        store.put(keys[absent], (late.payload,), late.states, late.offsets)
-        present = np.setdiff1d(np.arange(len(keys)), absent, assume_unique=True)
-        return self._complete(port, keys[present], messages.take(present))
+        return self._complete(port, found, {1 - port: parts})
 
-    def _complete(self, port: int, keys: Ints, messages: Messages) -> Joined:
-        payloads: list[Tensor | None] = []
-        states: list[States] = []
-        for other, store in enumerate(self.waiting):
-            if other == port:
-                if len(store) and store.holds_any(keys):
-                    store.put(keys, (), messages.states)  # raises: this port has sent the key already
-                payloads.append(messages.payload)
-                states.append(messages.states)
-                continue
-            parts = store.take(keys, messages.states)
-            self._check_rows(port, other, messages, parts)
-            payloads.append(gather(parts, 0))
-            states.append(gather_states(parts))
-        return Joined(keys, tuple(states), tuple(payloads), messages.offsets, messages.train)
+    def _arrive_of_many(self, port: int, messages: Messages, keys: Ints) -> Joined | None:
+        rest = [i for i in range(len(self.ports)) if i != port]
+        absent = np.unique(
+            np.concatenate([np.zeros(0, dtype=np.int64), *(self.waiting[i].missing(keys) for i in rest)])
+        )
+        if len(absent):
+            self._wait(port, messages.take(absent))
+            messages = messages.take(np.setdiff1d(np.arange(len(keys)), absent, assume_unique=True))
+        if not len(messages):
+            return None
+        return self._complete(port, messages, {i: self._in_order(i, messages) for i in rest})
+
+    def _in_order(self, port: int, messages: Messages) -> list[Part]:
+        """What waits at a port, in the order of a batch. (A store answers in its own order: fine for one port.)"""
+        sorted_batch, parts = self.waiting[port].take(messages)
+        if sorted_batch is messages:
+            return parts
+        given, keys = self.packer.pack(sorted_batch.states), self.packer.pack(messages.states)
+        place = np.empty(len(keys), dtype=np.int64)
+        place[np.argsort(keys)] = np.argsort(given)
+        counts = gather_counts(parts)
+        offsets = None if counts is None else offsets_of(counts)
+        states = gather_states(parts) if self.keep_states else None
+        return [Part(Record(-1, given, (gather(parts, 0),), states, offsets, 0), place)]
+
+    def _wait(self, port: int, messages: Messages) -> None:
+        states = messages.states if self.keep_states else None
+        self.waiting[port].put(self.packer.pack(messages.states), (messages.payload,), states, messages.offsets)
+
+    def _complete(self, port: int, messages: Messages, parts: Mapping[int, list[Part]]) -> Joined:
+        for other, found in parts.items():
+            self._check_rows(port, other, messages, found)
+        mine = self.waiting[port]
+        if len(mine) and len(mine.missing(self.packer.pack(messages.states))) < len(messages):
+            self._wait(port, messages)  # raises: this port has sent one of these keys already
+        return Joined(port, messages, parts)
 
     def _check_rows(self, port: int, other: int, messages: Messages, parts: list[Part]) -> None:
         theirs = gather_counts(parts)

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from ampnet.errors import PayloadError
 from ampnet.message import Messages
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 
 class LayerNorm(Parameterised):
     """`torch.nn.LayerNorm` on rows."""
+
+    saturates = False
 
     def __init__(self, module: nn.LayerNorm | int, *, key: Sequence[str] | None = None) -> None:
         module = nn.LayerNorm(module) if isinstance(module, int) else module
@@ -35,9 +38,8 @@ class LayerNorm(Parameterised):
         y, mean, rstd = torch.native_layer_norm(x, self.shape, *self._affine(w), self.eps)
         return y, (x, mean, rstd)
 
-    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
-        x, mean, rstd = residuals
-        assert x is not None and mean is not None and rstd is not None
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+        x, mean, rstd = kept[0], kept[1], kept[2]
         weight, bias = self._affine(w)
         wanted = [True, weight is not None, bias is not None]
         backward = torch.ops.aten.native_layer_norm_backward

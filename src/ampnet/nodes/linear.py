@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.message import Messages
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 
@@ -38,10 +39,9 @@ class Linear(Parameterised):
         self.check_rows(x, self.width, w[0].dtype)
         return nn.functional.linear(x, w[0], w[1] if len(w) > 1 else None), (x,)
 
-    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
-        (x,) = residuals
-        assert x is not None
-        add_linear(sums, g, x)
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+        for dy, x in kept.beside(g, 0):
+            add_linear(sums, dy, x)
         return g @ w[0]
 
     def describe(self) -> str:
@@ -51,7 +51,8 @@ class Linear(Parameterised):
 
 def add_linear(sums: Sequence[Tensor], g: Tensor, x: Tensor) -> None:
     """Add the gradient of ``x W' + b`` to the sums of W and, if there is one, b."""
-    g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+    if g.dim() > 2:
+        g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
     add_product(sums[0], g, x)
     if len(sums) > 1:
         sums[1].add_(g.sum(0, dtype=sums[1].dtype))

@@ -10,6 +10,7 @@ A loss that is not finite stops the run (``on_nan="stop"``) or leaves its gradie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -31,11 +32,14 @@ Metric = Callable[[Tensor, Tensor], Tensor]
 """(prediction rows, label rows) -> a number per row; reported as its mean."""
 
 
+_NONE = np.zeros(0, dtype=np.int64)
+
+
 class Loss(Node):
     """``Loss("cross_entropy")``, ``Loss("squared_error")``, or any differentiable function of rows.
 
-    ``metrics`` are further numbers per row; cross entropy reports ``accuracy`` and squared error ``absolute_error`` unless
-    told otherwise.
+    ``metrics`` are further numbers per row; cross entropy reports ``accuracy`` and squared error ``absolute_error``
+    unless told otherwise.
     """
 
     kind = "loss"
@@ -61,7 +65,7 @@ class Loss(Node):
         usual = dict([known[function]]) if isinstance(function, str) else {}
         self.metrics: dict[str, Metric] = usual if metrics is None else dict(metrics)
         self.key = Packer(key)
-        self.join = Join(self.inputs, self.key)
+        self.join = Join(self.inputs, self.key, keep_states=True)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         joined = self.join.arrive(port, messages)
@@ -69,34 +73,35 @@ class Loss(Node):
 
     def _judge(self, joined: Joined) -> Outputs:
         prediction, label = joined.payloads
-        batch = Messages.trusted(prediction, joined.states[0], joined.offsets, joined.train)
+        last = joined.last
+        batch = Messages.trusted(prediction, joined.states(0), last.offsets, last.train)
         counts = batch.row_counts()
         if prediction is None:
             raise PayloadError("got a prediction without a payload")
         if label is None:
-            if joined.train:
+            if last.train:
                 raise LossError(f"no label for {batch.states.describe()}; only inference may leave it out")
             nothing = torch.full((len(batch),), torch.nan)
             return [Report(self.name, batch.states, False, nothing, {}, counts, prediction, batch.offsets)]
         rows, g = self._rows(prediction, label, batch)
         loss = _mean(rows, batch, counts)
         metrics = {n: segment_sum(m(prediction, label), batch) for n, m in self.metrics.items()}
-        if not joined.train:
+        if not last.train:
             return [Report(self.name, batch.states, False, loss, metrics, counts, prediction, batch.offsets)]
         assert g is not None
         if batch.offsets is not None:
             g = _per_row(g, counts)
         answers = batch.with_payload(g)
-        labels = Messages.trusted(None, joined.states[1], joined.offsets, True)
-        bad = np.flatnonzero(~torch.isfinite(loss).cpu().numpy())
+        labels = Messages.trusted(None, joined.states(1), last.offsets, True)
+        bad = _NONE if math.isfinite(float(loss.sum())) else np.flatnonzero(~torch.isfinite(loss).cpu().numpy())
         report = Report(self.name, batch.states, True, loss, metrics, counts, skipped=bad)
         if not len(bad):
             return [report, backward_to(0, answers), backward_to(1, labels)]
         if self.on_nan == "stop":
             raise LossError(
                 f"the loss is {float(loss[int(bad[0])])} at {batch.states.take(bad[:1]).describe()}. Usual causes: a "
-                f"learning rate that is too high, bad input. Remedy: clip_norm, or Loss(..., on_nan='skip') to leave out "
-                f"such instances and count them"
+                f"learning rate that is too high, bad input. Remedy: clip_norm, or Loss(..., on_nan='skip') to leave "
+                f"out such instances and count them"
             )
         good = np.setdiff1d(np.arange(len(batch)), bad, assume_unique=True)
         out: list[object] = [report, backward_to(0, answers.with_payload(None).take(bad)), backward_to(1, labels)]
@@ -132,9 +137,9 @@ class Loss(Node):
                 f"cross entropy needs rows of class scores and int64 labels, got {tuple(prediction.shape)} "
                 f"{prediction.dtype} and {tuple(label.shape)} {label.dtype}"
             )
-        wrong = (label < 0) | (label >= classes)
-        if bool(wrong.any()):
-            row = int(wrong.nonzero()[0])
+        low, high = label.aminmax() if len(label) else (0, 0)
+        if int(low) < 0 or int(high) >= classes:
+            row = int(((label < 0) | (label >= classes)).nonzero()[0])
             at = row if batch.offsets is None else int(np.searchsorted(batch.offsets, row, side="right")) - 1
             state = batch.states.take(np.array([at])).describe()
             raise LossError(

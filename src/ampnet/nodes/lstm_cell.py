@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ampnet.message import Messages
 from ampnet.nodes.linear import add_linear
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 
@@ -46,9 +47,8 @@ class LstmCell(Parameterised):
         torch.mul(o, squashed, out=out[:, :n])
         return out, (x, gates, squashed)
 
-    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
-        x, gates, squashed = residuals
-        assert x is not None and gates is not None and squashed is not None
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+        x, gates, squashed = kept[0], kept[1], kept[2]
         n = self.n_hidden
         value, h, c = self._parts(x)
         i, f, u, o = gates.split(n, 1)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
 from ampnet.message import Messages
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 _REFUSED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
@@ -46,9 +47,8 @@ class Module(Parameterised):
         check_row_wise(self, y, x, lambda part: self._call(part, w))
         return y, (x,)
 
-    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
-        (x,) = residuals
-        assert x is not None
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
+        x = kept[0]
         with torch.enable_grad():
             x = x.detach().requires_grad_(x.is_floating_point())
             leaves = [t.detach().requires_grad_() for t in w]

@@ -1,7 +1,8 @@
 """Node: what every IR node is to the worker that hosts it.
 
-A node has named input and output ports. It is handed a batch of messages that came in on one port, in one direction, and
-answers with batches to send: forward out of an output port, backward out of an input port, or a report to the controller.
+A node has named input and output ports. It is handed a batch of messages that came in on one port, in one direction,
+and answers with batches to send: forward out of an output port, backward out of an input port, or a report to the
+controller.
 
     forward(port, messages)    messages came in on input port ``port``
     backward(port, messages)   gradients came back on output port ``port``
@@ -78,7 +79,7 @@ def backward_to(port: int, messages: Messages) -> Output:
 
 
 class StateFunction:
-    """A user's function of states: ``f(s)``, or ``f(s, structure)`` where it looks things up in the instance's arrays."""
+    """A user's function of states: ``f(s)``, or ``f(s, structure)`` where it looks into the instance's arrays."""
 
     __slots__ = ("function", "name", "takes_structure")
 
@@ -88,11 +89,13 @@ class StateFunction:
         self.name = getattr(function, "__name__", type(function).__name__)
         try:
             parameters = inspect.signature(function).parameters.values()
-        except (TypeError, ValueError):
-            parameters = {}.values()
+        except (TypeError, ValueError):  # a built-in without a signature
+            self.takes_structure = False
+            return
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         required = [p for p in positional if p.default is p.empty]
-        if len(required) > 2 + extra or (parameters and len(positional) < 1 + extra):
+        takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        if len(required) > 2 + extra or (len(positional) < 1 + extra and not takes_any):
             wanted = "(s)" if not extra else "(s, position)"
             raise GraphError([f"state function '{self.name}' must take {wanted}, and structure last if it needs it"])
         self.takes_structure = len(positional) > 1 + extra
@@ -111,6 +114,8 @@ class Node:
     """One of "parameterised", "transform", "control", "aggregate", "loss": how the node is drawn."""
     inputs: tuple[str, ...] = ("in",)
     outputs: tuple[str, ...] = ("out",)
+    saturates: bool = False
+    """Whether a batch beyond some number of rows gains nothing (matrix products do not run any faster)."""
     name: str = "?"
     """Set by the graph."""
     shelf: Shelf | None = None

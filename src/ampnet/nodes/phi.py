@@ -36,15 +36,13 @@ class Phi(Node):
         return [forward_to(0, messages)]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        parts = self.origins.take(self.key.pack(messages.states), messages.states)
-        origins = {p.record.tag for p in parts}
-        if len(origins) == 1:
-            return [backward_to(origins.pop(), messages)]
-        out = []
-        for origin in sorted(origins):
-            where = np.concatenate([p.where for p in parts if p.record.tag == origin and p.where is not None])
-            out.append(backward_to(origin, messages.take(where)))
-        return out
+        messages, parts = self.origins.take(messages)
+        if len(parts) == 1:
+            return [backward_to(parts[0].record.tag, messages)]
+        origin = np.repeat([p.record.tag for p in parts], [len(p) for p in parts])
+        return [
+            backward_to(o, messages.take(np.flatnonzero(origin == o))) for o in sorted({p.record.tag for p in parts})
+        ]
 
     def stores(self) -> Iterator[tuple[str, Store]]:
         yield "origins", self.origins

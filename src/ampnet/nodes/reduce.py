@@ -18,8 +18,8 @@ from torch import Tensor
 from ampnet.errors import PayloadError
 from ampnet.message import Messages, index_tensor, offsets_of
 from ampnet.nodes.node import Outputs, backward_to, forward_to
-from ampnet.nodes.store import gather
-from ampnet.nodes.transform import Residuals, Transform
+from ampnet.nodes.store import Kept, gather
+from ampnet.nodes.transform import Transform
 
 
 class Reduce(Transform):
@@ -46,7 +46,7 @@ class Reduce(Transform):
         return [forward_to(0, Messages.trusted(y, messages.states, None, messages.train))]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        parts = self.cache.take(self.key.pack(messages.states), messages.states)
+        messages, parts = self.cache.take(messages)
         g = messages.payload
         kept = gather(parts, 0)
         winners = gather(parts, 1) if self.how == "max" else None
@@ -86,7 +86,7 @@ class Reduce(Transform):
     def probe(self, messages: Messages) -> bool:
         return False
 
-    def gradient(self, g: Tensor, residuals: Residuals) -> Tensor | None:
+    def gradient(self, g: Tensor, kept: Kept) -> Tensor | None:
         raise NotImplementedError("Reduce changes the number of rows; see backward")
 
     def describe(self) -> str:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Residuals, Transform
 
 _backward = torch.ops.aten.sigmoid_backward.default
@@ -18,8 +19,8 @@ class Sigmoid(Transform):
         y = torch.sigmoid(x)
         return y, (y,)
 
-    def gradient(self, g: Tensor, residuals: Residuals) -> Tensor:
-        (y,) = residuals
+    def gradient(self, g: Tensor, kept: Kept) -> Tensor:
+        y = kept[0]
         dx: Tensor = _backward(g, y)
         return dx
 

@@ -27,7 +27,7 @@ class Split(Node):
         self.outputs = tuple(widths)
         self.widths = tuple(widths.values())
         self.key = Packer(key)
-        self.join = Join(self.outputs, self.key)
+        self.join = Join(self.outputs, self.key, keep_states=False)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         x = messages.payload
@@ -50,7 +50,7 @@ class Split(Node):
                 ],
                 -1,
             )
-        return [backward_to(0, Messages.trusted(g, joined.states[0], joined.offsets, joined.train))]
+        return [backward_to(0, joined.last.with_payload(g))]
 
     def stores(self) -> Iterator[tuple[str, Store]]:
         yield from self.join.stores()

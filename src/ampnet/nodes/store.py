@@ -1,14 +1,17 @@
 """Store: what a node remembers between a message's forward and its backward, under the message's key.
 
-A forward batch and the backward batches of the same messages differ in composition, so what is kept must be found message
-by message. A key leads to a **ticket**, (record, position). A large batch is its own record, kept as the tensors it came
-with; small batches are copied one behind the other into an open **block**, so that a backward batch put together from
-many of them is gathered from few places:
+A forward batch and the backward batches of the same messages differ in composition, so what is kept must be found
+message by message. A key leads to a **ticket**, (record, position). A large batch is its own record, kept as the
+tensors it came with; small batches are copied one behind the other into an open **block**, so that a backward batch
+put together from many of them is gathered from few places:
 
     put   [k0 k1 k2] large   ->  record 7 = the tensors themselves
     put   [k3] small         ->  block 8: . . . k3 _ _ _ _
     take  [k0 k1 k2]         ->  record 7 as it is: nothing is copied; the same for any run of neighbours
-    take  [k2 k3]            ->  a row of record 7, a row of block 8, in the order asked for
+    take  [k2 k3]            ->  a row of record 7, a row of block 8
+
+The order of messages in a batch has no meaning, so a batch that asks for messages of several records is put into the
+order of the records, instead of putting what they hold into the order of the batch.
 
 A record whose messages are mostly gone is compacted, so a straggler does not keep a large batch alive: a store holds at
 most `_SPARSE` times the rows that are live, and its open blocks.
@@ -17,9 +20,9 @@ most `_SPARSE` times the rows that are live, and its open blocks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import pairwise, repeat
 
 import numpy as np
 import torch
@@ -27,7 +30,7 @@ from torch import Tensor
 
 from ampnet.errors import PairingError
 from ampnet.key import Packer
-from ampnet.message import index_tensor, offsets_of, row_index, take_rows
+from ampnet.message import Messages, index_tensor, row_index, take_rows
 from ampnet.state import Column, Ints, States
 
 _SPARSE = 4
@@ -35,6 +38,8 @@ _SMALL = 64
 """Batches of fewer single-row messages than this are copied into a block."""
 _BLOCK = 1024
 """Messages of a block, once a store has seen many."""
+_LARGE = 48
+"""Rows a piece must have, on average, to be worth handling where it lies instead of being copied together."""
 _POSITION = 32
 _MASK = (1 << _POSITION) - 1
 
@@ -58,13 +63,11 @@ class Record:
 
 @dataclass(slots=True)
 class Part:
-    """Some of the messages asked for, all of one record."""
+    """Neighbouring messages of a batch that are all in one record."""
 
     record: Record
     positions: Column | slice
     """Where in the record."""
-    where: Column | None
-    """Where in the batch that asked; None: all of it, in order."""
 
     def __len__(self) -> int:
         if isinstance(self.positions, slice):
@@ -123,7 +126,8 @@ class Store:
         *,
         alone: bool = False,
     ) -> None:
-        """Keep a batch. ``tag`` is any integer of the caller's (a weight version, a port); messages of a record share it.
+        """Keep a batch. ``tag`` is any integer of the caller's (a weight version, a port); messages of a record share
+        it.
 
         ``states`` are kept only if given. ``alone``: do not put the batch into a block with others.
         """
@@ -157,7 +161,8 @@ class Store:
         start, stop = block.size, block.size + n
         block.keys[start:stop] = keys
         for kept, given in zip(block.rows, rows, strict=True):
-            assert kept is not None and given is not None
+            assert kept is not None
+            assert given is not None
             kept[start:stop] = given
         if states is not None:
             assert block.columns is not None
@@ -188,35 +193,41 @@ class Store:
                 self._records = {k: r for k, r in self._records.items() if r.live or r in self._open.values()}
         return block
 
-    def find(self, keys: Ints, *, remove: bool = True) -> tuple[list[Part], Column | None]:
-        """The parts that hold these keys, and the positions of keys that are not here (None: all are)."""
+    def take(self, messages: Messages, keys: Ints | None = None) -> tuple[Messages, list[Part]]:
+        """Remove the messages of these keys (default: the batch's own). All must be here.
+
+        Returns the batch in the order in which the parts, one after the other, hold its messages.
+        """
+        found, _, parts = self.match(messages, self.packer.pack(messages.states) if keys is None else keys)
+        if found is None or len(found) < len(messages):
+            lost = messages if found is None else _without(messages, found)
+            raise PairingError(self._explain_missing(lost.states.take(np.zeros(1, dtype=np.int64)), found))
+        return found, parts
+
+    def match(self, messages: Messages, keys: Ints) -> tuple[Messages | None, Messages | None, list[Part]]:
+        """Remove the messages of these keys that are here: (found, in the order of the parts; not found; the parts)."""
         n = len(keys)
-        if n == 0:
-            return [], None
-        if not self._tickets:
-            return [], np.arange(n)
+        if n == 0 or not self._tickets:
+            return None, messages, []
         first = int(keys[0])
         ticket = self._tickets.get(first)
         if ticket is not None:
             part = self._run(ticket, keys)
             if part is not None:
-                if remove:
-                    if n == 1:
-                        del self._tickets[first]
-                    else:
-                        deque(map(self._tickets.pop, keys.tolist()), maxlen=0)
-                    self._release(part.record, part.positions, n)
-                return [part], None
+                if n == 1:
+                    del self._tickets[first]
+                else:
+                    deque(map(self._tickets.pop, keys.tolist()), maxlen=0)
+                self._release(part.record, part.positions, n)
+                return messages, None, [part]
         elif n == 1:
-            return [], np.zeros(1, dtype=np.int64)
-        return self._search(keys, remove)
+            return None, messages, []
+        return self._search(messages, keys)
 
-    def take(self, keys: Ints, states: States) -> list[Part]:
-        """Remove and return the messages of these keys. All must be here; ``states`` are for the error."""
-        parts, missing = self.find(keys)
-        if missing is not None and len(missing):
-            raise PairingError(self._explain_missing(states.take(missing[:1])))
-        return parts
+    def missing(self, keys: Ints) -> Column:
+        """The positions of keys that are not here."""
+        here = np.fromiter(map(self._tickets.__contains__, keys.tolist()), dtype=bool, count=len(keys))
+        return np.flatnonzero(~here)
 
     def _run(self, ticket: int, keys: Ints) -> Part | None:
         """These keys as neighbours in one record, if that is what they are."""
@@ -227,36 +238,29 @@ class Store:
                 return None
             if record.alive is not None and not record.alive[start:stop].all():
                 return None
-        return Part(record, slice(start, stop), None)
+        return Part(record, slice(start, stop))
 
-    def _search(self, keys: Ints, remove: bool) -> tuple[list[Part], Column | None]:
-        tickets = np.fromiter(map(self._tickets.get, keys.tolist(), repeat(-1)), dtype=np.int64, count=len(keys))
-        missing: Column | None = None
-        where: Column | None = None
+    def _search(self, messages: Messages, keys: Ints) -> tuple[Messages | None, Messages | None, list[Part]]:
+        tickets = np.fromiter(map(self._tickets.pop, keys.tolist(), repeat(-1)), dtype=np.int64, count=len(keys))
+        others: Messages | None = None
         if tickets.min() < 0:
-            missing, where = np.flatnonzero(tickets < 0), np.flatnonzero(tickets >= 0)
-            tickets = tickets[where]
-            if not len(tickets):
-                return [], missing
-        numbers, positions = tickets >> _POSITION, tickets & _MASK
-        first = int(numbers[0])
-        if (numbers == first).all():
-            parts = [Part(self._records[first], positions, where)]
-        else:
+            here = np.flatnonzero(tickets >= 0)
+            if not len(here):
+                return None, messages, []
+            others = messages.take(np.flatnonzero(tickets < 0))
+            messages, tickets = messages.take(here), tickets[here]
+        numbers = tickets >> _POSITION
+        if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
-            ordered = numbers[order]
-            cuts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
-            positions, at = positions[order], order if where is None else where[order]
-            parts = [
-                Part(self._records[int(ordered[a])], positions[a:b], at[a:b])
-                for a, b in zip(cuts, cuts[1:], strict=False)
-            ]
-        if remove:
-            found = keys if where is None else keys[where]
-            deque(map(self._tickets.pop, found.tolist(), repeat(-1)), maxlen=0)
-            for part in parts:
-                self._release(part.record, part.positions, len(part))
-        return parts, missing
+            messages, tickets, numbers = messages.take(order), tickets[order], numbers[order]
+        positions = tickets & _MASK
+        cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        parts = []
+        for a, b in pairwise(cuts):
+            part = Part(self._records[int(numbers[a])], positions[a:b])
+            self._release(part.record, part.positions, b - a)
+            parts.append(part)
+        return messages, others, parts
 
     def _release(self, record: Record, positions: Column | slice, count: int) -> None:
         record.live -= count
@@ -286,13 +290,13 @@ class Store:
         base = fresh.number << _POSITION
         self._tickets.update(zip(fresh.keys.tolist(), range(base, base + fresh.size), strict=True))
 
-    def holds_any(self, keys: Ints) -> bool:
-        """Whether any of these keys is here."""
-        return any(map(self._tickets.__contains__, keys.tolist()))
-
     def live_tags(self) -> set[int]:
         """The tags of all records with live messages."""
         return {r.tag for r in self._records.values() if r.live}
+
+    def records(self) -> list[Record]:
+        """All records, open blocks included."""
+        return list(self._records.values())
 
     def some_states(self, most: int = 3) -> States | None:
         """What the keys kept here say of the states, for error messages."""
@@ -324,13 +328,14 @@ class Store:
             f"Usual cause: the key leaves out a field that tells the messages apart, or one message was sent twice"
         )
 
-    def _explain_missing(self, states: States) -> str:
+    def _explain_missing(self, states: States, found: Messages | None) -> str:
         fields = ", ".join(self.packer.fields or ())
-        held = self.some_states()
+        held = self.some_states() if found is None else found.states
+        count = len(self) + (0 if found is None else len(found))
         shown = f": {held.describe()}" if held is not None else ""
         return (
             f"got a backward for {states.describe()} that it never forwarded; {self.what}, keyed by ({fields}), holds "
-            f"{len(self)} message(s){shown}. Usual cause: a wrong inverse in an Isu behind this node, or an answer that "
+            f"{count} message(s){shown}. Usual cause: a wrong inverse in an Isu behind this node, or an answer that "
             f"was sent twice"
         )
 
@@ -347,11 +352,15 @@ def _fits(block: Record, rows: Rows, states: States | None) -> bool:
     return True
 
 
-def gather(parts: Sequence[Part], i: int) -> Tensor | None:
-    """The rows of the ``i``-th tensor of all parts, in the order of the batch that asked for them.
+def _without(messages: Messages, found: Messages) -> Messages:
+    """The messages of the first batch that are not in the second, by state."""
+    seen = {tuple(c) for c in found.states.columns.T.tolist()}
+    left = [i for i, c in enumerate(messages.states.columns.T.tolist()) if tuple(c) not in seen]
+    return messages.take(np.array(left[:1] or [0]))
 
-    The parts must cover that batch.
-    """
+
+def gather(parts: Sequence[Part], i: int) -> Tensor | None:
+    """The rows of the ``i``-th tensor of all parts, one after the other."""
     if len(parts) == 1:
         return parts[0].rows(i)
     pieces = [p.rows(i) for p in parts]
@@ -364,39 +373,46 @@ def gather(parts: Sequence[Part], i: int) -> Tensor | None:
             like.new_zeros(int(part.counts().sum()), *like.shape[1:]) if piece is None else piece
             for part, piece in zip(parts, pieces, strict=True)
         ]
-    rows = torch.cat([p for p in pieces if p is not None])
-    order = _restore(parts)
-    if order is None:
-        return rows
-    offsets = None
-    if any(p.record.offsets is not None for p in parts):
-        offsets = offsets_of(np.concatenate([p.counts() for p in parts]))
-    return take_rows(rows, offsets, order)[0]
+    return torch.cat([p for p in pieces if p is not None])
 
 
 def gather_states(parts: Sequence[Part]) -> States:
-    """The states of all parts, in the order of the batch that asked for them."""
-    if len(parts) == 1:
-        return parts[0].states()
-    states = States.merge([p.states() for p in parts])
-    order = _restore(parts)
-    return states if order is None else states.take(order)
+    """The states of all parts, one after the other."""
+    return States.merge([p.states() for p in parts])
 
 
 def gather_counts(parts: Sequence[Part]) -> Ints | None:
-    """Rows of each message of all parts, in the order of the batch that asked for them; None: one each."""
+    """Rows of each message of all parts, one after the other; None: one each."""
     if all(p.record.offsets is None for p in parts):
         return None
-    if len(parts) == 1:
-        return parts[0].counts()
-    counts = np.concatenate([p.counts() for p in parts])
-    order = _restore(parts)
-    return counts if order is None else counts[order]
+    return np.concatenate([p.counts() for p in parts])
 
 
-def _restore(parts: Sequence[Part]) -> Column | None:
-    """The order that undoes the grouping by record; None where there is nothing to undo."""
-    where = np.concatenate([p.where for p in parts if p.where is not None])
-    if (where[1:] > where[:-1]).all():
-        return None
-    return np.argsort(where, kind="stable")
+class Kept:
+    """What a transform kept of the messages of a backward batch: ``kept[i]`` is its i-th tensor, row by row."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, i: int) -> Tensor:
+        rows = gather(self.parts, i)
+        assert rows is not None
+        return rows
+
+    def maybe(self, i: int) -> Tensor | None:
+        """The same where it may be None."""
+        return gather(self.parts, i)
+
+    def beside(self, g: Tensor, i: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """(rows of g, the same rows of the i-th tensor), piece by piece: large pieces where they lie, not copied."""
+        if len(self.parts) == 1 or g.shape[0] < _LARGE * len(self.parts):
+            yield g, self[i]
+            return
+        start = 0
+        for part in self.parts:
+            rows = part.rows(i)
+            assert rows is not None
+            yield g[start : start + rows.shape[0]], rows
+            start += rows.shape[0]

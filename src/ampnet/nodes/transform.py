@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from torch import Tensor, nn
 
 from ampnet.errors import PayloadError
 from ampnet.key import Packer
-from ampnet.message import Messages, index_tensor, row_index
+from ampnet.message import Messages
 from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
-from ampnet.nodes.store import Part, Store, gather
+from ampnet.nodes.store import Kept, Part, Store
 from ampnet.update.updater import Updater
 
 Residuals = tuple[Tensor | None, ...]
@@ -38,7 +37,7 @@ class Transform(Node):
         """The output rows, and what `gradient` will need: tensors with as many rows, kept as they are."""
         raise NotImplementedError
 
-    def gradient(self, g: Tensor, residuals: Residuals) -> Tensor | None:
+    def gradient(self, g: Tensor, kept: Kept) -> Tensor | None:
         """Gradient by the input rows; None where the input is not differentiable."""
         raise NotImplementedError
 
@@ -53,11 +52,10 @@ class Transform(Node):
         return [forward_to(0, messages.with_payload(y))]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        parts = self.cache.take(self.key.pack(messages.states), messages.states)
+        messages, parts = self.cache.take(messages)
         if messages.payload is None:
             return [backward_to(0, messages)]
-        g = self.gradient(messages.payload, _residuals(parts))
-        return [backward_to(0, messages.with_payload(g))]
+        return [backward_to(0, messages.with_payload(self.gradient(messages.payload, Kept(parts))))]
 
     def probe(self, messages: Messages) -> bool:
         self.apply(_payload(messages), messages)
@@ -70,11 +68,13 @@ class Transform(Node):
 class Parameterised(Node):
     """A function of rows with parameters (PPT) that updates itself.
 
-    Subclasses implement `apply` and `gradient`. Parameters are those of ``module``, the same objects, so a trained node is
-    a trained torch module. ``updater`` is None while updates are frozen: gradients still add up in ``gradients``.
+    Subclasses implement `apply` and `gradient`. Parameters are those of ``module``, the same objects, so a trained
+    node is a trained torch module. ``updater`` is None while updates are frozen: gradients still add up in
+    ``gradients``.
     """
 
     kind = "parameterised"
+    saturates = True
 
     def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
         self.module = module
@@ -87,7 +87,7 @@ class Parameterised(Node):
         """The output rows under weights ``w`` (in the order of ``parameters``), and what `gradient` will need."""
         raise NotImplementedError
 
-    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
         """Gradient by the input rows; adds the gradient of each parameter to ``sums``."""
         raise NotImplementedError
 
@@ -105,36 +105,26 @@ class Parameterised(Node):
 
     def backward(self, port: int, messages: Messages) -> Outputs:
         updater = self.updater
-        parts = self.cache.take(self.key.pack(messages.states), messages.states)
+        messages, parts = self.cache.take(messages)
         updater.note_lags([(p.record.tag, len(p)) for p in parts])
         if messages.payload is None:
             return [backward_to(0, messages)]
-        if updater.stashes and any(p.record.tag != updater.version for p in parts):
-            g = self._by_version(messages, parts)
-        else:
-            g = self.gradient(messages.payload, _residuals(parts), updater.weights, updater.sums)
         updater.count_messages(len(messages))
+        if updater.stashes and any(p.record.tag != updater.version for p in parts):
+            return self._by_version(messages, parts)
+        g = self.gradient(messages.payload, Kept(parts), updater.weights, updater.sums)
         return [backward_to(0, messages.with_payload(g))]
 
-    def _by_version(self, messages: Messages, parts: list[Part]) -> Tensor | None:
-        """Backward with the weights of each message's own forward."""
-        assert messages.payload is not None
-        out: Tensor | None = None
-        for version in {p.record.tag for p in parts}:
-            some = [p for p in parts if p.record.tag == version]
-            weights = self.updater.weights_of(version)
-            if some[0].where is None:
-                return self.gradient(messages.payload, _residuals(some), weights, self.updater.sums)
-            where = np.concatenate([p.where for p in some if p.where is not None])
-            rows, _ = row_index(messages.offsets, where)
-            index = index_tensor(rows, messages.payload)
-            # Parts in the order of `where`, so that residual rows and gradient rows meet.
-            g = self.gradient(
-                messages.payload.index_select(0, index), _residuals(_consecutive(some)), weights, self.updater.sums
-            )
-            if g is not None:
-                out = g.new_empty(messages.rows, *g.shape[1:]) if out is None else out
-                out.index_copy_(0, index, g)
+    def _by_version(self, messages: Messages, parts: list[Part]) -> Outputs:
+        """Backward with the weights of each message's own forward: a batch for every version."""
+        out, start = [], 0
+        for part in parts:
+            some = messages.slice(start, start + len(part))
+            start += len(part)
+            assert some.payload is not None
+            weights = self.updater.weights_of(part.record.tag)
+            g = self.gradient(some.payload, Kept([part]), weights, self.updater.sums)
+            out.append(backward_to(0, some.with_payload(g)))
         return out
 
     def after_backward(self) -> None:
@@ -149,6 +139,7 @@ class Parameterised(Node):
     def forget(self) -> None:
         self.cache.clear()
         self.updater.forget_versions(set())
+        self.updater.reset()
 
     def stores(self) -> Iterator[tuple[str, Store]]:
         yield "cache", self.cache
@@ -168,16 +159,3 @@ def _payload(messages: Messages) -> Tensor:
     if messages.payload is None:
         raise PayloadError("got a forward message without a payload")
     return messages.payload
-
-
-def _residuals(parts: Sequence[Part]) -> Residuals:
-    return tuple(gather(parts, i) for i in range(len(parts[0].record.rows))) if parts else ()
-
-
-def _consecutive(parts: Sequence[Part]) -> list[Part]:
-    """The same parts as if they had been asked for one after the other."""
-    out, start = [], 0
-    for part in parts:
-        out.append(Part(part.record, part.positions, np.arange(start, start + len(part))))
-        start += len(part)
-    return out

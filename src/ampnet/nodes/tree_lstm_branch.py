@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ampnet.message import Messages
 from ampnet.nodes.linear import add_linear, add_product
+from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 
@@ -59,9 +60,8 @@ class TreeLstmBranch(Parameterised):
         torch.mul(o, squashed, out=out[:, :n])
         return out, (x, gates, squashed)
 
-    def gradient(self, g: Tensor, residuals: Residuals, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
-        x, gates, squashed = residuals
-        assert x is not None and gates is not None and squashed is not None
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+        x, gates, squashed = kept[0], kept[1], kept[2]
         n = self.n_hidden
         hl, cl, hr, cr = x.split(n, 1)
         i, fl, fr, o, u = gates.split(n, 1)

@@ -20,7 +20,7 @@ from ampnet.state import States
 
 
 class Ungroup(Node):
-    """``Ungroup(lambda s, i: s.adding(node=i))``: ``s`` the state of each row's message, ``i`` the row's place in it."""
+    """``Ungroup(lambda s, i: s.adding(node=i))``: ``s`` the state of each row's message, ``i`` its place there."""
 
     kind = "aggregate"
 

@@ -12,18 +12,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from ampnet.controller import Controller, Progress
 from ampnet.errors import GraphError, StallError
-from ampnet.events.log import Begin, Listener, Rest
+from ampnet.events.log import Announcer, Begin, Listener, Rest
 from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream, StreamStats
 from ampnet.message import Messages
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Direction
-from ampnet.schedule import Schedule, make_schedule
+from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.update.policy import Update
 from ampnet.worker import Counts, Worker
 
@@ -33,10 +34,11 @@ class Inline:
 
     ``update`` is the policy of every node with parameters (None: frozen), ``updates`` changes it for nodes by name or
     pattern (``{"embedding": ..., "linear*": ...}``; a node by name goes before patterns). At most ``max_active_keys``
-    instances are in flight; a node is handed at most ``max_batch`` messages at once.
+    instances are in flight; a node is handed at most ``max_batch`` messages at once, and no more messages than it
+    takes to have ``enough_rows`` rows (None: all that wait).
 
-    A context manager: leaving it closes the run. After an error nothing is in flight any more, and the weights are as they
-    were when it happened.
+    A context manager: leaving it closes the run. After an error nothing is in flight any more, and the weights are as
+    they were when it happened.
     """
 
     def __init__(
@@ -47,33 +49,38 @@ class Inline:
         updates: Mapping[str, Update | None] | None = None,
         max_active_keys: int = 1,
         max_batch: int | None = None,
+        enough_rows: int | None = ENOUGH_ROWS,
         schedule: str | Schedule = "sweep",
         seed: int = 0,
         listeners: Sequence[Listener] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if max_batch is not None and max_batch < 1:
-            raise ValueError(f"max_batch must be 1 or more, got {max_batch}")
+        for name, value in (("max_batch", max_batch), ("enough_rows", enough_rows)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
         self.graph, self.clock = graph, clock
-        self.listeners = list(listeners)
-        self.settings = {
+        self._announce = announce = Announcer(listeners)
+        self.settings: dict[str, Any] = {
             "runtime": "inline",
             "max_active_keys": max_active_keys,
             "max_batch": max_batch,
+            "enough_rows": enough_rows,
             "schedule": schedule if isinstance(schedule, str) else type(schedule).__name__,
             "seed": seed,
         }
         self._wiring = graph.validate()
         _adopt(graph, update, dict(updates or {}))
+        self.settings["updates"] = {name: _summary(node.updater.policy) for name, node in graph.parameterised().items()}
         self.worker = Worker(
             "inline",
             graph,
             self._wiring,
             make_schedule(schedule, seed),
             max_batch=max_batch,
+            enough_rows=enough_rows,
             send=self._to_controller,
             tell=self._report,
-            listeners=self.listeners,
+            announce=announce,
             clock=clock,
         )
         labels = {End(name, 1) for name, node in graph.nodes.items() if isinstance(node, Loss)}
@@ -86,12 +93,13 @@ class Inline:
             shelve=self.worker.shelve,
             retire=self.worker.retire,
             flush=self.worker.flush,
-            listeners=self.listeners,
+            announce=announce,
             clock=clock,
         )
 
     def _to_controller(self, end: End, direction: Direction, messages: Messages) -> None:
-        assert end.node == CONTROLLER and direction is Direction.BACKWARD
+        assert end.node == CONTROLLER
+        assert direction is Direction.BACKWARD
         self.controller.returned(end.port, messages)
 
     def _report(self, report: object) -> None:
@@ -113,8 +121,8 @@ class Inline:
         ``on_end`` hears of a stream's end at once and may call ``stop()``; ``on_turn`` hears of progress now and then.
         """
         controller, worker = self.controller, self.worker
-        for listener in self.listeners:
-            listener(Begin(self.clock(), self.settings))
+        if self._announce.wants(Begin):
+            self._announce(Begin(self.clock(), {**self.settings, "together": together, "barrier": barrier}))
         controller.on_end = on_end if on_end is not None else lambda stats: None
         due = time.monotonic() + turn_seconds
         turn = 0
@@ -136,8 +144,8 @@ class Inline:
             controller.abandon()
             worker.abandon()
             raise
-        for listener in self.listeners:
-            listener(Rest(self.clock(), self.held()))
+        if self._announce.wants(Rest):
+            self._announce(Rest(self.clock(), self.held()))
         return list(controller.finished)
 
     def _held_lines(self) -> list[str]:
@@ -169,9 +177,10 @@ class Inline:
         return self.worker.counts()
 
     def close(self) -> None:
-        """Forget what is in flight. There is nothing else to release in this runtime."""
+        """Forget what is in flight, if anything. There is nothing else to release in this runtime."""
         self.controller.abandon()
-        self.worker.abandon()
+        if self.held():
+            self.worker.abandon()
 
     def __enter__(self) -> Inline:
         return self
@@ -180,6 +189,14 @@ class Inline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _summary(policy: Update | None) -> dict[str, Any] | None:
+    """A policy in plain data; None: frozen."""
+    if policy is None:
+        return None
+    plain = ("min_update_frequency", "count", "average", "clip_norm", "clip_value", "weights")
+    return {name: getattr(policy, name) for name in plain}
 
 
 def _adopt(graph: Graph, update: Update | None, updates: dict[str, Update | None]) -> None:

@@ -4,12 +4,13 @@ A parameterised node adds up the gradients of the backward messages it gets. Whe
 come in, it divides the sum by their number, clips it if asked to, and lets its own `torch.optim` optimizer take a step.
 No other node takes part. What is counted has a name:
 
-* ``count="messages"`` (the paper): a backward message at this node is one gradient. A sequence of nine tokens brings nine
-  of them to the node inside the loop and one to the node behind it. A batch is cut where the counter fills, so an update
-  holds exactly ``min_update_frequency`` gradients, however the messages came.
+* ``count="messages"`` (the paper): a backward message at this node is one gradient. A sequence of nine tokens brings
+nine
+  of them to the node inside the loop and one to the node behind it. A batch is cut where the counter fills, so an
+  update holds exactly ``min_update_frequency`` gradients, however the messages came.
 * ``count="instances"``: an instance counts when it retires, at every node at once. The sum is divided by the number of
-  instances retired since the last update. With ``max_active_keys=1`` and a frequency of 1 this is minibatch training, the
-  instance being the minibatch: equal to plain torch to rounding.
+  instances retired since the last update. With ``max_active_keys=1`` and a frequency of 1 this is minibatch training,
+  the instance being the minibatch: equal to plain torch to rounding.
 
 What is left over at the end of an epoch is applied there, divided by its own count.
 """

@@ -3,8 +3,8 @@
 Every update raises ``version`` by one. A forward stores the version it saw; the difference at the backward is the
 message's **staleness**, exact and per message.
 
-With ``weights="stash"`` the weights of a version are copied just before the update that would overwrite them, if any live
-message was forwarded under them, and dropped when the last such message has come back.
+With ``weights="stash"`` the weights of a version are copied just before the update that would overwrite them, if any
+live message was forwarded under them, and dropped when the last such message has come back.
 
 The sums are float32 where the parameters are narrower (bfloat16, float16), so that small gradients are not lost while
 they add up; they are cast to the parameter's dtype for the optimizer.
@@ -63,14 +63,25 @@ class Updater:
         self.sums = [torch.zeros_like(w, dtype=_sum_dtype(w)) for w in self.weights]
 
     def adopt(self, policy: Update | None) -> None:
-        """Use this policy from now on. The optimizer is made here, once."""
+        """Use this policy from now on, starting with no gradients. The optimizer is made here, once."""
         if any(p.data_ptr() != w.data_ptr() for p, w in zip(self.parameters, self.weights, strict=True)):
             self.rebind()
+        self.reset()
         self.policy = policy
         if policy is None or not self.parameters:
             return
-        self.optimizer = policy.optimizer(self.parameters)
+        trained = [p for p in self.parameters if p.requires_grad]
+        if not trained:
+            self.policy = None
+            return
+        self.optimizer = policy.optimizer(trained)
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
+
+    def reset(self) -> None:
+        """Drop the gradients that have added up so far."""
+        self.counter, self._touched = 0, False
+        for total in self.sums:
+            total.zero_()
 
     @property
     def stashes(self) -> bool:
@@ -92,8 +103,8 @@ class Updater:
             self.counter += n
 
     def count_instances(self, n: int) -> None:
-        """``n`` instances have retired."""
-        if self.policy is not None and self.policy.count == "instances":
+        """``n`` instances have retired. They count where gradients have come in since the last update."""
+        if self._touched and self.policy is not None and self.policy.count == "instances":
             self.counter += n
 
     def due(self) -> bool:
@@ -110,7 +121,8 @@ class Updater:
         for parameter, total in zip(self.parameters, self.sums, strict=True):
             if policy.average and count > 1:
                 total.div_(count)
-            parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
+            if parameter.requires_grad:
+                parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
         if policy.clip_value is not None:
             nn.utils.clip_grad_value_(self.parameters, policy.clip_value)
         if policy.clip_norm is not None:
@@ -127,8 +139,13 @@ class Updater:
 
     def end_epoch(self) -> None:
         """An epoch is over (after the flush): let the schedule know."""
-        if self.schedule is not None and self.policy is not None and self.policy.schedule_every == "epoch":
-            self.schedule.step()
+        if (
+            self.schedule is not None
+            and self.policy is not None
+            and self.policy.schedule_every == "epoch"
+            and self.version
+        ):
+            self.schedule.step()  # (torch warns of a schedule that steps before its optimizer ever did)
 
     def _keep_version(self) -> None:
         if self.stashes and self.version in self.live_versions():

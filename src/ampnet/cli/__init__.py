@@ -1,0 +1,67 @@
+"""The command line: ``ampnet train``, ``ampnet check``, ``ampnet draw``.
+
+Exit codes:
+
+    0     done (and the target reached, if one was given)
+    1     an error of the run, or a promise that was broken; one message on stderr, a traceback only with --debug
+    2     the command line was wrong; nothing has been started
+    3     trained to the end, but the target was not reached
+    130   interrupted by Ctrl-C
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ampnet._version import __version__
+from ampnet.cli import check, draw, train
+from ampnet.cli.options import Parser, UsageError
+from ampnet.errors import AmpnetError
+
+FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+
+
+def make_parser() -> Parser:
+    """The parser of all commands. Each command puts its function into ``run`` and itself into ``parser``."""
+    parser = Parser(prog="ampnet", description="Asynchronous model-parallel training of dynamic neural networks.")
+    parser.add_argument("--version", action="version", version=f"ampnet {__version__}")
+    common = Parser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error (default: off)")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    for command in (train, check, draw):
+        command.add_parser(commands, common)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code. ``--help`` and ``--version`` leave by `SystemExit`, as is usual."""
+    parser = make_parser()
+    debug = False
+    try:
+        args, extra = parser.parse_known_args(argv)
+        chosen: Parser = getattr(args, "parser", parser)
+        if extra:
+            chosen.unknown(extra)
+        if "run" not in args:
+            chosen.error(f"what to do? '{chosen.prog} --help' lists what there is")
+        debug = args.debug
+        return int(args.run(args))
+    except UsageError as error:
+        return _fail(str(error), WRONG_USE)
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`). Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (AmpnetError, OSError) as error:
+        if debug:
+            raise
+        return _fail(f"ampnet: {error}", FAILED)
+    except KeyboardInterrupt:
+        return _fail("ampnet: interrupted", INTERRUPTED)
+
+
+def _fail(message: str, code: int) -> int:
+    print(message, file=sys.stderr)
+    return code

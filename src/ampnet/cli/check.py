@@ -1,0 +1,82 @@
+"""``ampnet check LOG``: were the promises kept? Reads a log that ``ampnet train --log`` wrote and checks it afterwards.
+
+The checker sees only the log, so a run on any machine can be checked on any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ampnet.cli.options import Parser, file_to_read
+from ampnet.errors import DataError, StateError
+from ampnet.events.log import Event, read_log
+
+CHECKED = ("P1", "P5", "P6", "P7", "P8", "P10")
+"""The promises that a log can show to be kept or broken."""
+
+
+def add_parser(commands: Any, common: Parser) -> None:
+    """Add the command to the parser of all commands."""
+    parser = commands.add_parser(
+        "check",
+        parents=[common],
+        help="check a run's log against the promises",
+        description="Check the log of a run against the promises.",
+    )
+    parser.add_argument("log", type=file_to_read, metavar="LOG", help="a file written by 'ampnet train ... --log LOG'")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print "all promises kept" (0), or every violation (1)."""
+    from ampnet.events.check import check
+
+    log = _Log(args.log)
+    try:
+        violations = check(log)
+    except StateError as error:
+        # Well-formed, but about states that no message can have.
+        raise log.fault(log.events, error) from error
+    if not log.events:
+        raise DataError(f"{args.log}, line 1: no event in it; was it written by 'ampnet train ... --log'?")
+    if not violations:
+        print(f"all promises kept: {' '.join(CHECKED)} over {log.events:,} events")
+        return 0
+    for violation in violations:
+        print(f"{violation.promise:3s}  line {violation.position + 1}: {violation.sentence}")
+    print(f"{len(violations):,} violation{'s' if len(violations) > 1 else ''} over {log.events:,} events")
+    return 1
+
+
+class _Log:
+    """The events of a file, counted as they are read: a log may be larger than memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.events = path, 0
+
+    def __iter__(self) -> Iterator[Event]:
+        try:
+            for event in read_log(self.path):
+                self.events += 1
+                yield event
+        except UnicodeDecodeError as error:
+            raise self.fault(_first_not_text(self.path), error) from error
+        except StateError as error:
+            raise self.fault(self.events + 1, error) from error
+
+    def fault(self, line: int, error: Exception) -> DataError:
+        return DataError(f"{self.path}, line {line}: not an event of a run ({error})")
+
+
+def _first_not_text(path: Path) -> int:
+    """The line that cannot be decoded. A text file is decoded in blocks, so its reader cannot tell."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 0

@@ -1,0 +1,45 @@
+"""``ampnet draw WORKLOAD``: the graph of a workload, as a picture or as Mermaid text."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ampnet.cli.options import Parser, file_to_write
+from ampnet.models import list_reduction
+
+WORKLOADS = {"list-reduction": list_reduction.build}
+"""How to build the graph of each."""
+ENDINGS = (".svg", ".png", ".pdf", ".mmd")
+
+
+def add_parser(commands: Any, common: Parser) -> None:
+    """Add the command to the parser of all commands."""
+    parser = commands.add_parser(
+        "draw", parents=[common], help="draw the graph of a workload", description="Draw the graph of a workload."
+    )
+    parser.add_argument("workload", choices=tuple(WORKLOADS), help=f"one of: {', '.join(WORKLOADS)}")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=_picture,
+        metavar="FILE",
+        help=f"write to FILE, in the format of its ending: {', '.join(ENDINGS)} (default: Mermaid text to stdout)",
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def _picture(text: str) -> Path:
+    path = file_to_write(text)
+    if path.suffix not in ENDINGS:
+        raise argparse.ArgumentTypeError(f"the ending of {path} says no format; use one of {', '.join(ENDINGS)}")
+    return path
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the picture, or print the Mermaid text."""
+    text = WORKLOADS[args.workload]().draw(args.output)
+    if args.output is None:
+        print(text.rstrip("\n"))
+    return 0

@@ -1,0 +1,104 @@
+"""Options of the command line: what a value must be, said in one line before any work starts.
+
+A bad value ends the command with exit code 2 and one line that names the option and the remedy:
+
+    ampnet train list-reduction: --target: 97 is not a fraction; for 97 % give 0.97
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from math import isfinite
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+class UsageError(Exception):
+    """The command line is wrong. The message is the one line to print."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises `UsageError`. It takes no abbreviations: they would break as options are added."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message.removeprefix('argument ')}")
+
+    def unknown(self, extra: Sequence[str]) -> NoReturn:
+        """Complain of arguments that nothing has taken."""
+        given = extra[0].partition("=")[0]
+        kind = "option" if given.startswith("-") else "argument"
+        near = get_close_matches(given, self._option_string_actions, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"'{self.prog} --help' lists what there is"
+        self.error(f"unknown {kind} {given}; {remedy}")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """A whole number that is not below ``least``."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; give {least} or more") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small; give {least} or more")
+        return value
+
+    return read
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write it like 0.97") from None
+    if not isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return value
+
+
+def positive(text: str) -> float:
+    """A finite number above zero."""
+    value = _number(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is too small; give a number above 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    """A number above 0 and at most 1. Whoever gives a percentage is told how to write it."""
+    value = _number(text)
+    if 1 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is not a fraction; for {value:g} % give {value / 100:g}")
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a fraction; give a number above 0 and at most 1, like 0.97")
+    return value
+
+
+def file_to_write(text: str) -> Path:
+    """A file that can be written: hours of training must not end in a path that was wrong from the start."""
+    path = Path(text)
+    folder = path.parent
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {folder}; make it first, or give another file")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder; give a file in it")
+    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written; give a file in a folder of yours")
+    return path
+
+
+def file_to_read(text: str) -> Path:
+    """A file that is there."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {path}")
+    if not os.access(path, os.R_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be read")
+    return path

@@ -1,0 +1,168 @@
+"""What is seen of a run while it goes on: a live view on a terminal, else one plain line per epoch.
+
+    terminal      epoch 3/12 train ━━━━━━━━━━━━━╸━━━━━━ 67,300/100,000  31,120/s
+                  loss 0.231  accuracy 0.9260  4 in flight  staleness 2.1 (max 7)
+    elsewhere     epoch  3  loss 0.214  accuracy 0.9312  train 31,204/s  valid 92,110/s  staleness 2.1 (max 7)
+
+Loss and metric of an epoch are its validation's; the staleness is that of the whole run so far. Plain lines are flushed
+one by one, so that whoever reads them through a pipe sees each at once. Without rich, a terminal gets plain lines too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isnan
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from ampnet.controller import Progress
+from ampnet.fit import EpochRecord
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Staleness(Protocol):
+    """What is shown of staleness."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over messages."""
+
+    @property
+    def max(self) -> int:
+        """The largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a display must know of a run beforehand."""
+
+    epochs: int
+    """How many there will be at most."""
+    totals: Mapping[str, int]
+    """Examples in a stream, by "train" and "valid"."""
+    metric: str
+    """The metric to show."""
+    staleness: Callable[[], Staleness]
+    """The staleness so far."""
+
+
+class Display:
+    """Shows nothing but what it is told to say. The displays below show more."""
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def turn(self, progress: Progress) -> None:
+        """Some progress was made; called about ten times a second."""
+
+    def epoch(self, record: EpochRecord) -> None:
+        """An epoch has ended."""
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        print(line, flush=True)
+
+
+class Plain(Display):
+    """A line per epoch."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
+    def epoch(self, record: EpochRecord) -> None:
+        self.say(epoch_line(record, self.facts))
+
+
+class Live(Plain):
+    """A line per epoch, and under them a view that moves. Made only where rich can be imported."""
+
+    def __init__(self, facts: Facts) -> None:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        super().__init__(facts)
+        self.console = Console(highlight=False)
+        # Refreshed by `turn` alone: a refresher thread of its own would take the interpreter lock from the run.
+        self._live = RichLive(console=self.console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Live:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def turn(self, progress: Progress) -> None:
+        self._live.update(self._view(progress), refresh=True)
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, soft_wrap=True)
+
+    def _view(self, progress: Progress) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        phase, _, number = progress.stream.partition(" ")
+        total = self.facts.totals[phase]
+        first, second = progress_lines(progress, total, self.facts)
+        line = Table.grid(padding=(0, 1))
+        line.add_row(
+            Text(f"epoch {number}/{self.facts.epochs} {phase}", style="bold", no_wrap=True),
+            ProgressBar(total=total, completed=progress.records, width=20),
+            Text(first, no_wrap=True),
+        )
+        return Group(line, Text(second, no_wrap=True, overflow="ellipsis"))
+
+
+def make_display(facts: Facts, *, quiet: bool = False) -> Display:
+    """The display that suits where stdout leads to."""
+    if quiet:
+        return Display()
+    if sys.stdout.isatty():
+        try:
+            live = Live(facts)
+        except ImportError:
+            return Plain(facts)
+        if not live.console.is_dumb_terminal:
+            return live
+    return Plain(facts)
+
+
+def epoch_line(record: EpochRecord, facts: Facts) -> str:
+    """An epoch in one line."""
+    validated = record.valid_loss is not None
+    loss = record.valid_loss if record.valid_loss is not None else record.train_loss
+    value = (record.valid_metrics if validated else record.train_metrics).get(facts.metric, float("nan"))
+    parts = [f"epoch {record.epoch:2d}", f"loss {loss:.3f}", f"{facts.metric} {value:.4f}"]
+    parts.append(f"train {record.train_records_per_second:,.0f}/s")
+    if record.valid_records_per_second is not None:
+        parts.append(f"valid {record.valid_records_per_second:,.0f}/s")
+    return "  ".join([*parts, staleness_text(facts.staleness())])
+
+
+def progress_lines(progress: Progress, total: int, facts: Facts) -> tuple[str, str]:
+    """What moves, in two lines of less than 80 characters. What has not been measured yet is left out."""
+    first, second = [f"{progress.records:,}/{total:,}"], [f"{progress.in_flight} in flight"]
+    if progress.records and progress.seconds > 0:
+        first.append(f"{progress.records / progress.seconds:,.0f}/s")
+        value = progress.metrics.get(facts.metric, float("nan"))
+        second = [f"loss {progress.loss:.3f}", f"{facts.metric} {value:.4f}", *second]
+    return "  ".join(first), "  ".join([*second, staleness_text(facts.staleness())])
+
+
+def staleness_text(staleness: Staleness) -> str:
+    """``staleness 2.1 (max 7)``; a dash before the first backward."""
+    return "staleness -" if isnan(staleness.mean) else f"staleness {staleness.mean:.1f} (max {staleness.max})"

@@ -1,0 +1,265 @@
+"""``ampnet train WORKLOAD``: train a workload of the paper on the inline runtime.
+
+    Settings ──> graph, update policy, runtime ──> fit ──> display while it runs, summary and JSON afterwards
+
+Ctrl-C is a request, not an accident: the first lets the instances in flight come back, so that the log is that of a
+whole run, and reports what was reached; the second ends the run on the spot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ampnet.cli.options import Parser, file_to_write, fraction, positive, whole
+from ampnet.cli.progress import Facts, make_display
+from ampnet.cli.report import duration, report, summary, write_json
+from ampnet.controller import Progress
+from ampnet.data.list_reduction import generate
+from ampnet.events.log import Listener, LogWriter
+from ampnet.events.staleness import StalenessMeter
+from ampnet.fit import FitInterrupted, fit
+from ampnet.graph import Graph
+from ampnet.models import list_reduction
+from ampnet.nodes.loss import Loss
+from ampnet.runtime.inline import Inline
+from ampnet.schedule import SCHEDULES
+from ampnet.update.policy import MakeOptimizer, Update
+
+REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
+"""Exit codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that decides the course of a list-reduction run, with the defaults of the command line."""
+
+    max_active_keys: int = 4
+    """Instances in flight at most."""
+    min_update_frequency: int = 1
+    """Gradients that make an update of a node."""
+    count: Literal["messages", "instances"] = "instances"
+    """What counts as one gradient."""
+    epochs: int = 12
+    """Epochs at most."""
+    target: float | None = None
+    """Stop once a validation has this accuracy."""
+    seed: int = 0
+    """Of the data, the weights, the order of instances and of the random schedule."""
+    schedule: str = "sweep"
+    """The order in which nodes are served."""
+    max_batch: int | None = None
+    """Messages handed to a node at once, at most."""
+    bucket: int = 100
+    """Sequences of one length in an instance; 1: single sequences."""
+    train_size: int = 100_000
+    """Training sequences."""
+    valid_size: int = 10_000
+    """Validation sequences."""
+    hidden: int = list_reduction.HIDDEN
+    """Width of the recurrent state."""
+    learning_rate: float = 2e-3
+    """Of the first epoch."""
+    decay: float = 0.8
+    """Factor of the learning rate after every epoch."""
+    optimizer: Literal["adam", "sgd", "momentum"] = "adam"
+    """Of every node."""
+    clip_norm: float | None = None
+    """Scale a node's gradient down to this norm."""
+    weights: Literal["current", "stash"] = "current"
+    """Which weights a backward sees."""
+    barrier: bool = False
+    """Let each stream end before the next begins."""
+    threads: int = 1
+    """Torch threads."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What to do when a loss is not finite."""
+
+
+DEFAULTS = Settings()
+
+
+def add_parser(commands: Any, common: Parser) -> None:
+    """Add the command, and under it one parser for each workload."""
+    parser = commands.add_parser("train", help="train a workload", description="Train a workload of the paper.")
+    parser.set_defaults(parser=parser)
+    workloads = parser.add_subparsers(title="workloads", dest="workload", metavar="WORKLOAD")
+    about = "a vanilla RNN on sequences of at most ten tokens"
+    workload = workloads.add_parser("list-reduction", parents=[common], help=about, description=f"Train {about}.")
+    workload.set_defaults(parser=workload, run=run)
+    _add_options(workload)
+
+
+def _add_options(parser: Parser) -> None:
+    def add(option: str, text: str, default: str | None = None, **how: Any) -> None:
+        value = getattr(DEFAULTS, option[2:].replace("-", "_"))
+        shown = default if default is not None else value
+        parser.add_argument(option, default=value, help=f"{text} (default: {shown})", **how)
+
+    number: dict[str, Any] = {"type": whole(1), "metavar": "N"}
+    add("--max-active-keys", "instances in flight at most; 1 trains without asynchrony", **number)
+    add("--min-update-frequency", "gradients that make an update of a node", **number)
+    add("--count", "what counts as one gradient", choices=("messages", "instances"))
+    add("--epochs", "epochs at most", **number)
+    target = "stop once this share of the validation sequences is right: 0.97 for 97 %%"
+    add("--target", target, "none", type=fraction, metavar="FRACTION")
+    add("--seed", "of data, weights, order and the random schedule", type=whole(0), metavar="N")
+    add("--schedule", "the order in which nodes are served", choices=tuple(SCHEDULES))
+    add("--max-batch", "messages handed to a node at once, at most", "no limit", **number)
+    add("--bucket", "sequences of one length in an instance; 1: single sequences", **number)
+    add("--train-size", "training sequences", **number)
+    add("--valid-size", "validation sequences", **number)
+    add("--hidden", "width of the recurrent state", **number)
+    add("--learning-rate", "learning rate of the first epoch", type=positive, metavar="RATE")
+    add("--decay", "factor of the learning rate after every epoch", type=fraction, metavar="FACTOR")
+    add("--optimizer", "of every node; momentum is SGD with 0.9", choices=("adam", "sgd", "momentum"))
+    add("--clip-norm", "scale a node's gradient down to this norm", "no clipping", type=positive, metavar="NORM")
+    add("--weights", "which weights a backward sees: today's, or its forward's", choices=("current", "stash"))
+    add("--barrier", "let each stream end before the next begins", "off", action="store_true")
+    add("--threads", "torch threads", **number)
+    add("--on-nan", "when a loss is not finite: stop, or skip its gradient", choices=("stop", "skip"))
+    file: dict[str, Any] = {"type": file_to_write, "metavar": "FILE"}
+    parser.add_argument("--json", help="write a report to FILE (default: none)", **file)
+    parser.add_argument("--log", help="write every event to FILE, for 'ampnet check' (default: none)", **file)
+    parser.add_argument("--quiet", action="store_true", help="print the closing line only (default: off)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train list reduction as the command line asks for."""
+    if args.json is not None and args.log is not None and args.json.resolve() == args.log.resolve():
+        args.parser.error("--log: the same file as --json; give another one")
+    settings = Settings(**{item.name: getattr(args, item.name) for item in fields(Settings)})
+    with _log(args.log) as listeners:
+        return train_list_reduction(settings, json=args.json, quiet=args.quiet, listeners=listeners)
+
+
+def train_list_reduction(
+    settings: Settings, *, json: Path | None = None, quiet: bool = False, listeners: tuple[Listener, ...] = ()
+) -> int:
+    """Train, show, report; returns the exit code."""
+    torch.set_num_threads(settings.threads)
+    meter = StalenessMeter()
+    runtime = make_runtime(settings, (meter, *listeners))
+    # Even and odd, so that no two runs share training and validation data, whatever their seeds.
+    train_data = generate(settings.train_size, 2 * settings.seed)
+    valid_data = generate(settings.valid_size, 2 * settings.seed + 1)
+    instances = partial(list_reduction.instances, bucket=settings.bucket, hidden=settings.hidden)
+    totals = {"train": settings.train_size, "valid": settings.valid_size}
+    facts = Facts(settings.epochs, totals, "accuracy", meter.overall)
+    with runtime, _CtrlC() as ctrl_c, make_display(facts, quiet=quiet) as display:
+
+        def turn(progress: Progress) -> None:
+            if ctrl_c.asked:
+                runtime.stop()
+            display.turn(progress)
+
+        try:
+            result = fit(
+                runtime,
+                train=lambda epoch: instances(train_data, rng=np.random.default_rng((settings.seed, epoch))),
+                valid=lambda epoch: instances(valid_data),
+                epochs=settings.epochs,
+                target=settings.target,
+                barrier=settings.barrier,
+                on_epoch=display.epoch,
+                on_turn=turn,
+            )
+        except FitInterrupted as interrupt:
+            result, ctrl_c.asked = interrupt.result, True
+        # A Ctrl-C that came when nothing was left to cut short has interrupted nothing.
+        interrupted = ctrl_c.asked and not result.reached and result.epochs < settings.epochs
+    if json is not None:
+        data = report("list-reduction", result, meter, asdict(settings), interrupted=interrupted)
+        write_json(json, data)
+    if interrupted:
+        display.say(f"interrupted after {duration(result)}")
+    display.say(summary("list-reduction", "sequences", result, meter))
+    if interrupted:
+        return INTERRUPTED
+    return REACHED if result.reached or settings.target is None else NOT_REACHED
+
+
+def make_runtime(settings: Settings, listeners: tuple[Listener, ...] = ()) -> Inline:
+    """The inline runtime on the list-reduction graph, under these settings."""
+    graph: Graph = list_reduction.build(settings.hidden, settings.seed)
+    loss = graph.nodes["loss"]
+    assert isinstance(loss, Loss)
+    loss.on_nan = settings.on_nan
+    decays = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=settings.decay)
+    update = Update(
+        _optimizer(settings),
+        settings.min_update_frequency,
+        settings.count,
+        clip_norm=settings.clip_norm,
+        schedule=decays if settings.decay < 1 else None,
+        weights=settings.weights,
+    )
+    return Inline(
+        graph,
+        update=update,
+        max_active_keys=settings.max_active_keys,
+        max_batch=settings.max_batch,
+        schedule=settings.schedule,
+        seed=settings.seed,
+        listeners=listeners,
+    )
+
+
+def _optimizer(settings: Settings) -> MakeOptimizer:
+    if settings.optimizer == "adam":
+        return partial(torch.optim.Adam, lr=settings.learning_rate, fused=True)
+    return partial(torch.optim.SGD, lr=settings.learning_rate, momentum=0.9 if settings.optimizer == "momentum" else 0)
+
+
+@contextmanager
+def _log(path: Path | None) -> Iterator[tuple[Listener, ...]]:
+    """A listener that writes the log. After an error nothing is left of the file; an interrupted run's log is kept."""
+    if path is None:
+        yield ()
+        return
+    writer = LogWriter(path)
+    try:
+        yield (writer,)
+    except Exception:
+        writer.close(keep=False)
+        raise
+    finally:
+        writer.close()
+
+
+class _CtrlC:
+    """While it is entered, the first Ctrl-C sets ``asked``; the second interrupts as usual.
+
+    A process told to ignore Ctrl-C (a background job of a script) goes on ignoring it.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> _CtrlC:
+        # Only the main thread may set handlers; elsewhere Ctrl-C belongs to whoever started the thread.
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.getsignal(signal.SIGINT)
+            if self._before is not signal.SIG_IGN:
+                signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)

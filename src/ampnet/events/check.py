@@ -1,0 +1,77 @@
+"""Check: were the promises kept? Read off the event log in one pass, after a run.
+
+    P1   pairing      a training message sent out of a port comes back to it exactly once; so does a pumped one
+    P5   no leak      a run ends at rest: nothing held, every pumped instance retired
+    P6   throttle     never more than max_active_keys in flight; no work while a place is free and data waits
+    P7   staleness    what a backward reports is the number of updates since its forward
+    P8   update rule  an update holds what came in since the one before: as much as asked for, or an epoch's leftovers
+    P10  inference    nothing of an inference instance is ever answered
+
+The promises are rules of their own, in `ampnet.events.rules` and `ampnet.events.update_rules`. A fault is reported
+where it shows first; a foreign answer to inference is kept from the other rules, so that it does not upset them too.
+
+Events come in the order in which the runtime makes them, and some of it matters to the rules:
+
+    Backward, Updated                   the batch that fills a counter comes before the update, at the old version
+    Return, Updated ..., Retire         where instances are counted, a retirement comes after the updates it leads to
+    Retire, Updated ..., Retire         of two streams at once: both say how many are in flight after the second
+    Retire, Updated (flush) ..., Epoch  leftovers of an epoch are applied before it ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ampnet.events.log import Event
+from ampnet.events.rules import Flight, Inference, Pairing, Rule, Violation
+from ampnet.events.update_rules import HonestStaleness, UpdateRule
+
+__all__ = ["PromiseBroken", "Violation", "assert_kept", "check"]
+
+SHOWN = 20
+"""How many violations `PromiseBroken` spells out."""
+
+
+class PromiseBroken(AssertionError):
+    """A log breaks promises. ``violations`` holds all of them."""
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        self.violations = tuple(violations)
+        lines = [f"\n  - {v.promise}, event {v.position}: {v.sentence}" for v in violations[:SHOWN]]
+        if len(violations) > SHOWN:
+            lines.append(f"\n  - ... and {len(violations) - SHOWN} more")
+        plural = "" if len(violations) == 1 else "s"
+        super().__init__(f"the log breaks its promises {len(violations)} time{plural}:" + "".join(lines))
+
+
+def check(events: Iterable[Event], *, complete: bool = True) -> list[Violation]:
+    """Every violation in a log (an `EventLog`, or `read_log(path)`), in the order in which they show.
+
+    With ``complete=False`` runs may have been cut short, by an error or because they still go on: what was under way
+    then is not held against them.
+    """
+    found: list[Violation] = []
+    inference = Inference(found)
+    rules: list[Rule] = [
+        Pairing(found, complete),
+        Flight(found, complete),
+        HonestStaleness(found),
+        UpdateRule(found),
+    ]
+    for position, event in enumerate(events):
+        inference.position = position
+        seen = inference.without(event)
+        if seen is not None:
+            for rule in rules:
+                rule.position = position
+                rule(seen)
+    for rule in rules:
+        rule.close()
+    return sorted(found, key=lambda v: v.position)
+
+
+def assert_kept(events: Iterable[Event], *, complete: bool = True) -> None:
+    """Raise `PromiseBroken` if `check` finds anything."""
+    violations = check(events, complete=complete)
+    if violations:
+        raise PromiseBroken(violations)

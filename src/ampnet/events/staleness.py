@@ -1,0 +1,142 @@
+"""Staleness: how many updates a node made between the forward and the backward of one message.
+
+    linear1    forward m1, m2     update     backward m1     update     backward m2
+    version    0                  1          1               2          2
+    staleness                                1 (m1)                     2 (m2)
+
+Asynchrony is bought with it: the gradient of m2 was computed for weights that are two updates old. With one instance in
+flight it is zero wherever a node meets an instance once; it grows with ``max_active_keys`` and falls with
+``min_update_frequency``.
+
+There are two ways to know it. A node stores its version with every forward and reports the difference in
+``Backward.lags``; `StalenessMeter` adds those up while a run goes on. `staleness_of` believes nobody: it counts the
+updates between the two events of each state in the log. Promise P7 is that both agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
+
+from ampnet.events.log import Backward, Begin, Event, Forward, Updated
+from ampnet.state import States
+
+Row = tuple[int, ...]
+"""One message's state, hashable: its values in the order of the sorted field names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How stale the gradients of a node (or of several) were."""
+
+    messages: int
+    """Backward messages measured, empty answers included."""
+    mean: float
+    """Mean staleness of a message; NaN without messages."""
+    max: int
+    """Largest staleness of a message; 0 without messages."""
+    histogram: dict[int, int]
+    """Staleness -> messages, in rising order."""
+
+
+class StalenessMeter:
+    """A listener that adds up what the nodes report. It may be read at any time."""
+
+    kinds = (Backward,)
+    """The events it wants."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[int]] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Backward) and event.lags:
+            counts = self._counts.setdefault(event.node, Counter())
+            for lag, messages in event.lags:
+                counts[lag] += messages
+
+    def nodes(self) -> dict[str, Staleness]:
+        """By name, every node with parameters that has had a backward."""
+        return {node: _summary(counts) for node, counts in self._counts.items()}
+
+    def overall(self) -> Staleness:
+        """All nodes together."""
+        total: Counter[int] = Counter()
+        for counts in self._counts.values():
+            total.update(counts)
+        return _summary(total)
+
+
+class Recount:
+    """Counts the updates between the forward and the backward of each state, from the events alone.
+
+    Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used.
+    """
+
+    def __init__(self) -> None:
+        self._updates: Counter[str] = Counter()
+        self._out: dict[tuple[str, int, tuple[str, ...]], dict[Row, int]] = {}
+
+    def __call__(self, event: Event) -> tuple[Counter[int], int] | None:
+        """For a backward at a node with parameters: (staleness -> messages, messages whose forward was not seen)."""
+        match event:
+            case Forward(train=True, version=int()):
+                now = self._updates[event.node]
+                for port, states in event.sent:
+                    fields, rows = rows_of(states)
+                    self._out.setdefault((event.node, port, fields), {}).update(dict.fromkeys(rows, now))
+            case Updated():
+                self._updates[event.node] += 1
+            case Backward(version=int()):
+                return self._back(event)
+            case Begin():
+                # A run starts with nothing in flight; one that was cut short leaves forwards without a backward.
+                self._out.clear()
+            case _:
+                pass
+        return None
+
+    def _back(self, event: Backward) -> tuple[Counter[int], int]:
+        fields, rows = rows_of(event.received)
+        out = self._out.get((event.node, event.port, fields), {})
+        before = Counter(map(out.pop, rows, repeat(-1)))
+        unknown = before.pop(-1, 0)
+        now = self._updates[event.node]
+        return Counter({now - then: messages for then, messages in before.items()}), unknown
+
+
+def staleness_of(events: Iterable[Event]) -> dict[str, Staleness]:
+    """By name, the staleness of every node with parameters, counted from the log.
+
+    Backward messages whose forward is not in the log are left out.
+    """
+    recount, counts = Recount(), dict[str, Counter[int]]()
+    for event in events:
+        found = recount(event)
+        if found is not None and isinstance(event, Backward) and found[0]:
+            counts.setdefault(event.node, Counter()).update(found[0])
+    return {node: _summary(c) for node, c in counts.items()}
+
+
+def rows_of(states: States) -> tuple[tuple[str, ...], list[Row]]:
+    """Field names, sorted, and each message's values in that order: equal states give equal rows."""
+    ordered, order = _sorted(states.fields)
+    columns = states.columns.tolist()
+    return ordered, list(zip(*(columns[i] for i in order), strict=True))
+
+
+@cache
+def _sorted(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Field names in order, and where each of them was."""
+    ordered = tuple(sorted(fields))
+    return ordered, tuple(fields.index(f) for f in ordered)
+
+
+def _summary(counts: Mapping[int, int]) -> Staleness:
+    messages = sum(counts.values())
+    total = sum(lag * n for lag, n in counts.items())
+    return Staleness(
+        messages, total / messages if messages else float("nan"), max(counts, default=0), dict(sorted(counts.items()))
+    )

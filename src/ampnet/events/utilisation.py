@@ -1,0 +1,182 @@
+"""Utilisation: where the time went, and how full the batches were.
+
+    worker 0   [ linear1 > ][ relu > ][  linear1 <  ][u]          [ linear1 > ] ...     > forward  < backward  u update
+               |<----------------- busy --------------->|  idle  |
+
+A node is handed whatever waits at it, so the size of its batches is an outcome, decided by the schedule and by
+``max_active_keys``. Small batches mean that Python and kernel launches are paid for few messages: `NodeUse.histogram`
+shows them. Shares are parts of the wall time of all runs seen, from Begin to Rest; the time between runs is left out.
+With several workers the shares of all nodes may add up to more than 1, those of one worker's nodes may not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ampnet.events.log import Backward, Begin, Event, Forward, Rest, Updated
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """What a node did in one direction."""
+
+    invocations: int
+    """Batches handled."""
+    messages: int
+    """Messages in them."""
+    rows: int
+    """Payload rows in them."""
+    seconds: float
+    """Time spent in the node, updates left out."""
+    mean_messages: float
+    """Messages of a batch, on average."""
+    mean_rows: float
+    """Rows of a batch, on average."""
+    share: float
+    """Part of the wall time spent here; NaN before any time has passed."""
+    histogram: dict[int, int]
+    """Batches by size: 1 -> of one message, 2 -> of 2 to 3, 4 -> of 4 to 7, ...; 0 -> of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateUse:
+    """What a node's updates cost."""
+
+    updates: int
+    """Updates made."""
+    gradients: int
+    """Gradients in them, in the node's own unit (messages or instances)."""
+    flushes: int
+    """How many of them were flushes at the end of an epoch."""
+    seconds: float
+    """Time spent in them."""
+    share: float
+    """Part of the wall time spent in them; NaN before any time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUse:
+    """How busy a worker was."""
+
+    invocations: int
+    """Batches handled, in both directions."""
+    messages: int
+    """Messages in them."""
+    updates: int
+    """Updates of its nodes."""
+    seconds: float
+    """Time spent in its nodes, updates included."""
+    share: float
+    """Busy part of the wall time; the rest went into queues, routing, the controller, or waiting."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums of one node and direction, of a node's updates, or of a worker."""
+
+    invocations: int = 0
+    messages: int = 0
+    rows: int = 0
+    updates: int = 0
+    gradients: int = 0
+    flushes: int = 0
+    seconds: float = 0.0
+    sizes: Counter[int] = field(default_factory=Counter)
+
+
+class UtilisationMeter:
+    """A listener that adds up time and batch sizes. It may be read at any time."""
+
+    kinds = (Begin, Forward, Backward, Updated, Rest)
+    """The events it wants."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[str, str], _Tally] = {}
+        self._updates: dict[str, _Tally] = {}
+        self._workers: dict[str, _Tally] = {}
+        self._began: float | None = None
+        self._latest = 0.0
+        self._ended = 0.0
+
+    def __call__(self, event: Event) -> None:
+        self._watch(event)
+        match event:
+            case Forward():
+                self._handled("forward", event)
+            case Backward():
+                self._handled("backward", event)
+            case Updated():
+                self._updated(event)
+            case _:
+                pass
+
+    def _watch(self, event: Event) -> None:
+        """Keep the wall time: of the runs that are over, and of the one under way."""
+        if isinstance(event, Begin) or self._began is None:
+            self._ended, self._began, self._latest = self.wall, event.time, event.time
+        busy = event.seconds if isinstance(event, Forward | Backward | Updated) else 0.0
+        self._latest = max(self._latest, event.time + busy)
+        if isinstance(event, Rest):
+            self._ended, self._began = self.wall, None
+
+    def _handled(self, direction: str, event: Forward | Backward) -> None:
+        messages = len(event.received)
+        node = self._nodes.setdefault((event.node, direction), _Tally())
+        worker = self._workers.setdefault(event.worker, _Tally())
+        for tally in (node, worker):
+            tally.invocations += 1
+            tally.messages += messages
+            tally.rows += event.rows
+            tally.seconds += event.seconds
+        node.sizes[bucket(messages)] += 1
+
+    def _updated(self, event: Updated) -> None:
+        for tally in (self._updates.setdefault(event.node, _Tally()), self._workers.setdefault(event.worker, _Tally())):
+            tally.updates += 1
+            tally.gradients += event.count
+            tally.flushes += event.reason == "flush"
+            tally.seconds += event.seconds
+
+    @property
+    def wall(self) -> float:
+        """Seconds from Begin to Rest of all runs so far; of a run under way, up to its latest event."""
+        return self._ended + (self._latest - self._began if self._began is not None else 0.0)
+
+    def nodes(self) -> dict[tuple[str, str], NodeUse]:
+        """By (node, "forward" or "backward")."""
+        return {
+            key: NodeUse(
+                t.invocations,
+                t.messages,
+                t.rows,
+                t.seconds,
+                t.messages / t.invocations,
+                t.rows / t.invocations,
+                self._share(t),
+                dict(sorted(t.sizes.items())),
+            )
+            for key, t in self._nodes.items()
+        }
+
+    def updates(self) -> dict[str, UpdateUse]:
+        """By node, those that have updated themselves."""
+        return {
+            node: UpdateUse(t.updates, t.gradients, t.flushes, t.seconds, self._share(t))
+            for node, t in self._updates.items()
+        }
+
+    def workers(self) -> dict[str, WorkerUse]:
+        """By worker."""
+        return {
+            worker: WorkerUse(t.invocations, t.messages, t.updates, t.seconds, self._share(t))
+            for worker, t in self._workers.items()
+        }
+
+    def _share(self, tally: _Tally) -> float:
+        return tally.seconds / self.wall if self.wall > 0 else float("nan")
+
+
+def bucket(size: int) -> int:
+    """The largest power of two that is not above ``size``; 0 for an empty batch."""
+    return 1 << (size.bit_length() - 1) if size else 0

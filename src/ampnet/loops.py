@@ -1,0 +1,101 @@
+"""Loops: which edges of a graph close one, and the order of its nodes once those are cut.
+
+A loop is entered through a Phi, so it is cut there: at the edges that lead from inside of the loop into a Phi that is
+also fed from outside of it. Cutting an outer loop leaves the inner ones with an outside, so nested loops come apart
+one by one. What no Phi explains is cut where a walk from the inputs meets its own path.
+
+    x ──> phi ──> linear ──> cond ──> loss           cut: cond.again ──> phi.loop
+           ^                  |                      order: phi, linear, cond, loss, whatever was declared first
+           └───── again ──────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ampnet.nodes.node import Node
+from ampnet.nodes.phi import Phi
+
+if TYPE_CHECKING:
+    from ampnet.graph import End
+
+
+def back_edges(nodes: Mapping[str, Node], forward: Mapping[End, End]) -> set[End]:
+    """The output ports whose edges close a loop. ``forward``: from output to input ports, the controller's included."""
+    live = {source: target for source, target in forward.items() if source.node in nodes}
+    feeds: dict[str, int] = {}
+    for target in forward.values():
+        feeds[target.node] = feeds.get(target.node, 0) + 1
+    cut: set[End] = set()
+    heads = [name for name, node in nodes.items() if isinstance(node, Phi)]
+    while heads:
+        for head in heads:
+            inside = _reached(head, live)
+            closing = {s for s, t in live.items() if t.node == head and s.node in inside}
+            if closing and len(closing) < feeds[head]:
+                cut |= closing
+                for source in closing:
+                    del live[source]
+                heads.remove(head)
+                break
+        else:
+            break
+    return cut | _met_again(nodes, live)
+
+
+def in_order(nodes: Collection[str], forward: Mapping[End, End], cut: Collection[End]) -> list[str]:
+    """The nodes so that every edge but those that are cut leads onwards; otherwise as they were declared."""
+    before: dict[str, set[str]] = {name: set() for name in nodes}
+    for source, target in forward.items():
+        if source not in cut and source.node in before:
+            before[target.node].add(source.node)
+    out: list[str] = []
+    left = list(before)
+    while left:
+        ready = next(name for name in left if not before[name])
+        out.append(ready)
+        left.remove(ready)
+        for others in before.values():
+            others.discard(ready)
+    return out
+
+
+def _reached(start: str, edges: Mapping[End, End]) -> set[str]:
+    """The node and all that can be reached from it."""
+    after: dict[str, list[str]] = {}
+    for source, target in edges.items():
+        after.setdefault(source.node, []).append(target.node)
+    seen, todo = {start}, [start]
+    while todo:
+        new = set(after.get(todo.pop(), ())) - seen
+        seen |= new
+        todo += new
+    return seen
+
+
+def _met_again(nodes: Mapping[str, Node], edges: Mapping[End, End]) -> set[End]:
+    """The edges on which a depth-first walk comes back to a node of its own path."""
+    after: dict[str, list[End]] = {name: [] for name in nodes}
+    for source in edges:
+        after[source.node].append(source)
+    cut: set[End] = set()
+    done: set[str] = set()
+    for root in nodes:
+        path: list[tuple[str, list[End]]] = [] if root in done else [(root, list(after[root]))]
+        on_path = {root}
+        while path:
+            name, rest = path[-1]
+            if not rest:
+                path.pop()
+                on_path.discard(name)
+                done.add(name)
+                continue
+            source = rest.pop(0)
+            target = edges[source].node
+            if target in on_path:
+                cut.add(source)
+            elif target not in done:
+                path.append((target, list(after[target])))
+                on_path.add(target)
+    return cut

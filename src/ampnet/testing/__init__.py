@@ -1,0 +1,22 @@
+"""Tools for testing models, nodes and runtimes. Public: use them for your own nodes and graphs.
+
+* `assert_transform`, `assert_gradients`: gradient oracles, plain autograd against the message path.
+* `Scripted`: a schedule that serves nodes in the order you write down.
+* `assert_at_rest`: nothing is left in any queue or cache, by name.
+* `assert_kept` (from `ampnet.events`): the promises that can be read off an event log.
+* `ampnet.testing.strategies`: random graphs, instances and schedules for Hypothesis.
+"""
+
+from ampnet.testing.leaks import assert_at_rest
+from ampnet.testing.oracle import assert_close, assert_gradients, assert_transform, graph_gradients
+from ampnet.testing.schedules import Scripted, TickClock
+
+__all__ = [
+    "Scripted",
+    "TickClock",
+    "assert_at_rest",
+    "assert_close",
+    "assert_gradients",
+    "assert_transform",
+    "graph_gradients",
+]

@@ -1,0 +1,50 @@
+"""``ampnet draw``: a picture where it is asked for, else text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ampnet.cli import main
+
+
+def test_mermaid_text_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draw", "list-reduction"]) == 0
+    text = capsys.readouterr().out
+    assert "flowchart" in text
+    for node in ("embedding", "phi", "linear1", "cond", "loss"):
+        assert node in text
+
+
+@pytest.mark.parametrize(
+    ("ending", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("mmd", b"---")]
+)
+def test_a_picture_in_the_format_of_its_ending(
+    ending: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"graph.{ending}"
+    assert main(["draw", "list-reduction", "-o", str(path)]) == 0
+    assert path.read_bytes().startswith(start)
+    assert list(tmp_path.iterdir()) == [path]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["list-reduction", "-o", "graph.gif"], "the ending of graph.gif says no format; use one of .svg, .png"),
+        (["list-reduction", "-o", "none/graph.svg"], "there is no folder none"),
+        (["chess"], "invalid choice: 'chess'"),
+        ([], "the following arguments are required: workload"),
+    ],
+)
+def test_a_bad_request_is_one_line(
+    argv: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["draw", *argv]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,322 @@
+"""``ampnet train``: what it prints, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from ampnet import AmpnetError, Inline, __version__
+from ampnet.cli import main, make_parser
+from ampnet.cli import train as command
+from ampnet.cli.progress import Plain
+from ampnet.cli.train import Settings, make_runtime
+from ampnet.events.check import assert_kept
+from ampnet.events.log import read_log
+from ampnet.fit import EpochRecord
+from ampnet.nodes.loss import Loss
+
+SMALL = ("--train-size", "400", "--valid-size", "100", "--hidden", "16")
+TINY = ("train", "list-reduction", *SMALL, "--epochs", "2")
+EPOCH = re.compile(
+    r"epoch +(\d+)  loss \d+\.\d{3}  accuracy [01]\.\d{4}  train [\d,]+/s  valid [\d,]+/s  "
+    r"staleness \d+\.\d \(max \d+\)"
+)
+SUMMARY = re.compile(
+    r"list-reduction: accuracy [01]\.\d{4}( \(target [\d.e-]+ (not )?reached\))? in \d+ epochs?, \d+\.\d s; "
+    r"train [\d,]+ sequences/s, valid [\d,]+/s; staleness \d+\.\d \(max \d+\)"
+)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_line_per_epoch_and_a_closing_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(TINY) == 0
+    first, second, last = lines(capsys)
+    assert [m and m[1] for m in (EPOCH.fullmatch(first), EPOCH.fullmatch(second))] == ["1", "2"]
+    assert SUMMARY.fullmatch(last)
+    assert "target" not in last
+    assert " in 2 epochs, " in last
+
+
+def test_quiet_prints_the_closing_line_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--quiet"]) == 0
+    (only,) = lines(capsys)
+    assert SUMMARY.fullmatch(only)
+
+
+def test_a_target_reached_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--epochs", "9", "--target", "0.001"]) == 0
+    *_, last = lines(capsys)
+    assert "(target 0.001 reached) in 1 epoch, " in last
+
+
+def test_a_target_missed_is_exit_code_3(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    assert main([*TINY, "--target", "1", "--json", str(file)]) == 3
+    *_, last = lines(capsys)
+    assert "(target 1 not reached) in 2 epochs, " in last
+    assert json.loads(file.read_text())["reached"] is False
+
+
+def test_the_report_is_one_whole_object(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    assert main([*TINY, "--seed", "3", "--json", str(file)]) == 0
+    assert list(tmp_path.iterdir()) == [file]
+    report = json.loads(file.read_text())
+    assert report["workload"] == "list-reduction"
+    assert (report["metric"], report["target"], report["reached"]) == ("accuracy", None, False)
+    assert (report["epochs"], report["interrupted"], report["skipped"]) == (2, False, 0)
+    assert (report["version"], report["torch"]) == (__version__, torch.__version__)
+    assert report["machine"]["threads"] == 1
+    assert report["machine"]["cpus"] >= 1
+    assert set(report["settings"]) == {item.name for item in fields(Settings)}
+    assert (report["settings"]["seed"], report["settings"]["hidden"]) == (3, 16)
+    best = max(record["valid_metrics"]["accuracy"] for record in report["history"])
+    assert report["value"] == best
+    assert [record["epoch"] for record in report["history"]] == [1, 2]
+    for rate in ("train_inst_per_s", "valid_inst_per_s", "seconds"):
+        assert report[rate] > 0
+    staleness = report["staleness"]
+    assert sum(staleness["histogram"].values()) == staleness["messages"] > 0
+    assert max(map(int, staleness["histogram"])) == staleness["max"]
+    assert set(staleness["per_node"]) == {"embedding", "linear1", "linear2"}
+    assert sum(node["messages"] for node in staleness["per_node"].values()) == staleness["messages"]
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
+    def losses(seed: str) -> list[float]:
+        assert main([*TINY, "--seed", seed, "--quiet", "--json", str(tmp_path / "run.json")]) == 0
+        history = json.loads((tmp_path / "run.json").read_text())["history"]
+        return [record[key] for record in history for key in ("train_loss", "valid_loss")]
+
+    assert losses("1") == losses("1")
+    assert losses("1") != losses("2")
+
+
+def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
+    """A rate like this makes every loss nan; skipped, they leave nothing to average."""
+    file = tmp_path / "run.json"
+    wild = ("--optimizer", "sgd", "--learning-rate", "1e30", "--on-nan", "skip")
+    assert main([*TINY, *wild, "--json", str(file)]) == 0
+    report = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert report["history"][1]["valid_loss"] is None
+    assert report["skipped"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--epochs 0", "--epochs: 0 is too small; give 1 or more"),
+        ("--epochs many", "--epochs: 'many' is not a whole number"),
+        ("--target 97", "--target: 97 is not a fraction; for 97 % give 0.97"),
+        ("--target -0.5", "--target: -0.5 is not a fraction; give a number above 0 and at most 1"),
+        ("--target nan", "--target: nan is not a finite number"),
+        ("--max-active-keys -1", "--max-active-keys: -1 is too small"),
+        ("--learning-rate 0", "--learning-rate: 0 is too small; give a number above 0"),
+        ("--decay 80", "--decay: 80 is not a fraction; for 80 % give 0.8"),
+        ("--schedule swep", "--schedule: invalid choice: 'swep' (choose from"),
+        ("--epoch 3", "unknown option --epoch; did you mean --epochs?"),
+        ("--frobnicate", "unknown option --frobnicate; 'ampnet train list-reduction --help' lists"),
+        ("--json {tmp}/none/run.json", "--json: there is no folder"),
+        ("--log {tmp}", "is a folder; give a file in it"),
+        ("--json {tmp}/run --log {tmp}/run", "--log: the same file as --json"),
+    ],
+)
+def test_a_bad_value_is_one_line_before_any_work(
+    given: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "train_list_reduction", lambda *a, **k: pytest.fail("work was started"))
+    argv = [part.format(tmp=tmp_path) for part in given.split()]
+    assert main([*TINY, *argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("ampnet train list-reduction: ")
+    assert captured.err.count("\n") == 1
+    assert said in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("argv", [[], ["train"], ["train", "chess"], ["fly"]])
+def test_a_command_that_is_not_one_is_one_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_every_setting_is_an_option_that_shows_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["train", "list-reduction", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    options = ["--" + item.name.replace("_", "-") for item in fields(Settings)] + [
+        "--json",
+        "--log",
+        "--quiet",
+        "--debug",
+    ]
+    for option in options:
+        after = text.split("options:")[1].split(f"{option} ", 1)[1]
+        assert "(default: " in after.split(" --", 1)[0], option
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(["--version"])
+    assert leaving.value.code == 0
+    assert capsys.readouterr().out == f"ampnet {__version__}\n"
+
+
+def test_settings_reach_the_runtime() -> None:
+    runtime = make_runtime(
+        Settings(
+            max_active_keys=7,
+            min_update_frequency=3,
+            count="messages",
+            schedule="fifo",
+            max_batch=5,
+            hidden=8,
+            learning_rate=0.5,
+            decay=0.25,
+            optimizer="momentum",
+            clip_norm=2.0,
+            weights="stash",
+            on_nan="skip",
+        )
+    )
+    assert (runtime.settings["max_active_keys"], runtime.settings["max_batch"]) == (7, 5)
+    assert runtime.settings["schedule"] == "fifo"
+    loss = runtime.graph.nodes["loss"]
+    assert isinstance(loss, Loss)
+    assert loss.on_nan == "skip"
+    updater = runtime.graph.parameterised()["linear1"].updater
+    policy, optimizer = updater.policy, updater.optimizer
+    assert policy is not None
+    assert (policy.min_update_frequency, policy.count, policy.clip_norm, policy.weights) == (
+        3,
+        "messages",
+        2.0,
+        "stash",
+    )
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert (optimizer.defaults["lr"], optimizer.defaults["momentum"]) == (0.5, 0.9)
+    assert isinstance(updater.schedule, torch.optim.lr_scheduler.ExponentialLR)
+    assert updater.schedule.gamma == 0.25
+
+
+def test_adam_is_fused_and_no_decay_is_no_schedule() -> None:
+    updater = make_runtime(Settings(hidden=8, decay=1.0)).graph.parameterised()["linear1"].updater
+    assert isinstance(updater.optimizer, torch.optim.Adam)
+    assert updater.optimizer.defaults["fused"]
+    assert updater.schedule is None
+
+
+FATAL = ("--optimizer", "sgd", "--learning-rate", "1e30")
+
+
+def test_an_error_is_one_message_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("--json", str(tmp_path / "run.json"), "--log", str(tmp_path / "run.log"))
+    assert main([*TINY, *FATAL, *files]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("ampnet: node 'loss' failed in forward at (instance=")
+    assert "Traceback" not in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_where_an_error_came_from() -> None:
+    with pytest.raises(AmpnetError, match="the loss is nan"):
+        main([*TINY, *FATAL, "--debug"])
+
+
+def test_the_log_keeps_the_promises(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    assert main([*TINY, "--max-active-keys", "8", "--log", str(log)]) == 0
+    assert list(tmp_path.iterdir()) == [log]
+    assert_kept(read_log(log))
+
+
+def interrupting(times: int) -> Callable[[Plain, EpochRecord], None]:
+    """Ctrl-C at the end of the first epoch, so often."""
+
+    def epoch(self: Plain, record: EpochRecord) -> None:
+        if record.epoch == 1:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    return epoch
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_reports_what_was_reached(
+    times: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first Ctrl-C lets what is in flight come back; the second ends the run where it stands."""
+    run, at_once = Inline.run, {"turn_seconds": 0.0}
+    monkeypatch.setattr(Inline, "run", lambda *args, **settings: run(*args, **settings | at_once))
+    monkeypatch.setattr(Plain, "epoch", interrupting(times))
+    before = signal.getsignal(signal.SIGINT)
+    report, log = tmp_path / "run.json", tmp_path / "run.log"
+    files = ("--json", str(report), "--log", str(log))
+    assert main([*TINY, "--epochs", "50", "--target", "1", *files]) == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    first, last = lines(capsys)
+    assert re.fullmatch(r"interrupted after 1 epoch, \d+\.\d s", first)
+    assert SUMMARY.fullmatch(last)
+    data = json.loads(report.read_text())
+    assert (data["interrupted"], data["reached"], data["epochs"]) == (True, False, 1)
+    assert sorted(tmp_path.iterdir()) == [report, log]
+    assert_kept(read_log(log), complete=times == 1)
+
+
+def test_an_interrupt_after_the_last_epoch_interrupts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Plain, "epoch", interrupting(1))
+    assert main([*TINY, "--epochs", "1"]) == 0
+    assert "interrupted" not in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_a_real_process_cleanly(tmp_path: Path) -> None:
+    """A process started in the background may have been told to ignore Ctrl-C; this one is told to hear it."""
+    report, log = tmp_path / "run.json", tmp_path / "run.log"
+    script = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from ampnet.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    argv = [*TINY, "--epochs", "100000", "--json", str(report), "--log", str(log)]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert EPOCH.fullmatch(process.stdout.readline().rstrip())
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == ""
+    *_, before, last = out.splitlines()
+    assert before.startswith("interrupted after ")
+    assert SUMMARY.fullmatch(last)
+    assert json.loads(report.read_text())["interrupted"] is True
+    assert sorted(tmp_path.iterdir()) == [report, log]
+    assert_kept(read_log(log))
+
+
+def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["ampnet", *TINY, "--quiet"])
+    with pytest.raises(SystemExit) as leaving:
+        runpy.run_module("ampnet", run_name="__main__")
+    assert leaving.value.code == 0
+    assert SUMMARY.search(capsys.readouterr().out)

@@ -1,0 +1,48 @@
+"""Small list-reduction runs whose event logs the tests of this folder read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ampnet import Inline, Instance, Stream, Update
+from ampnet.data.list_reduction import generate
+from ampnet.events.log import Event, EventLog, Listener
+from ampnet.models import list_reduction
+
+HIDDEN = 8
+SCHEDULES = ("sweep", "backward-first", "fifo", "random")
+
+
+def instances(count: int = 60, seed: int = 0, bucket: int = 4) -> Iterator[Instance]:
+    return list_reduction.instances(generate(count, seed), bucket, np.random.default_rng(seed), HIDDEN)
+
+
+def epoch(count: int = 60, seed: int = 0, *, train: bool = True, name: str = "train", bucket: int = 4) -> Stream:
+    return Stream(instances(count, seed, bucket), train, name)
+
+
+def update(frequency: int = 1, count: Literal["messages", "instances"] = "messages") -> Update:
+    return Update(partial(torch.optim.SGD, lr=1e-3), frequency, count)
+
+
+def runtime(policy: Update | None, *, listeners: Sequence[Listener] = (), **settings: Any) -> Inline:
+    return Inline(list_reduction.build(HIDDEN), update=policy, listeners=listeners, **settings)
+
+
+def record(
+    streams: Sequence[Stream],
+    policy: Update | None,
+    *,
+    together: bool = False,
+    barrier: bool = False,
+    **settings: Any,
+) -> list[Event]:
+    """The events of one run."""
+    log = EventLog()
+    runtime(policy, listeners=[log], **settings).run(streams, together=together, barrier=barrier)
+    return log.events

@@ -1,0 +1,133 @@
+"""Loss: starts the backward run, reports, and refuses what it cannot judge."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ampnet.errors import LossError, PayloadError
+from ampnet.message import Messages
+from ampnet.nodes import Loss
+from ampnet.nodes.node import Direction, Outputs, Report
+from ampnet.state import States
+from ampnet.testing import assert_close
+
+
+def judge(
+    node: Loss,
+    prediction: torch.Tensor,
+    label: torch.Tensor | None,
+    offsets: list[int] | None = None,
+    train: bool = True,
+) -> Outputs:
+    starts = None if offsets is None else np.array(offsets)
+    n = len(prediction) if starts is None else len(starts) - 1
+    states = States.of(instance=np.arange(n) + 3)
+    node.forward(1, Messages(label, states, starts, train=train))
+    return node.forward(0, Messages(prediction, states, starts, train=train))
+
+
+def parts(outputs: Outputs) -> tuple[Report, dict[int, list[Messages]]]:
+    (report,) = [o for o in outputs if isinstance(o, Report)]
+    back: dict[int, list[Messages]] = {}
+    for output in outputs:
+        if not isinstance(output, Report):
+            assert output[0] is Direction.BACKWARD
+            back.setdefault(output[1], []).append(output[2])
+    return report, back
+
+
+@pytest.mark.parametrize("offsets", [None, [0, 2, 3, 6], [0, 2, 4, 6]])
+@pytest.mark.parametrize("kind", ["cross_entropy", "squared_error", "function"])
+def test_losses_and_gradients_equal_autograd(kind: str, offsets: list[int] | None) -> None:
+    torch.manual_seed(0)
+    prediction = torch.randn(6, 4, dtype=torch.float64)
+    label = torch.randint(0, 4, (6,)) if kind == "cross_entropy" else torch.randn(6, 4, dtype=torch.float64)
+
+    def smooth(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return nn.functional.smooth_l1_loss(p, t, reduction="none").sum(1)
+
+    node = Loss(smooth if kind == "function" else kind)  # type: ignore[arg-type]
+    report, back = parts(judge(node, prediction, label, offsets))
+    leaf = prediction.clone().requires_grad_()
+    starts = offsets or list(range(7))
+    want = []
+    for a, b in itertools.pairwise(starts):
+        p, t = leaf[a:b], label[a:b]
+        if kind == "cross_entropy":
+            want.append(nn.functional.cross_entropy(p, t))
+        else:
+            want.append(nn.functional.mse_loss(p, t) if kind == "squared_error" else smooth(p, t).mean())
+    (g,) = torch.autograd.grad(torch.stack(want).sum(), leaf)
+    ((answer,), (empty,)) = back[0], back[1]
+    assert answer.payload is not None and empty.payload is None
+    assert_close({"g": answer.payload, "loss": report.loss}, {"g": g, "loss": torch.stack(want).detach()})
+    assert report.train and report.prediction is None
+    assert not any(node.held().values())
+
+
+def test_cross_entropy_reports_accuracy_and_squared_error_the_absolute_error() -> None:
+    scores = torch.tensor([[2.0, 1.0], [0.0, 1.0], [5.0, 1.0]])
+    report, _ = parts(judge(Loss("cross_entropy"), scores, torch.tensor([0, 1, 1]), [0, 2, 3]))
+    assert report.metrics["accuracy"].tolist() == [2.0, 0.0]
+    assert report.rows.tolist() == [2, 1]
+    report, _ = parts(judge(Loss("squared_error"), torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [0.0]])))
+    assert report.metrics["absolute_error"].tolist() == [1.0, 3.0]
+    report, _ = parts(judge(Loss(metrics={"first": lambda p, t: p[:, 0]}), scores, torch.tensor([0, 1, 1])))
+    assert report.metrics["first"].tolist() == [2.0, 0.0, 5.0]
+
+
+def test_inference_returns_the_prediction_and_starts_nothing() -> None:
+    scores = torch.tensor([[2.0, 1.0], [0.0, 1.0]])
+    report, back = parts(judge(Loss(), scores, torch.tensor([0, 0]), train=False))
+    assert not back and report.prediction is scores and report.metrics["accuracy"].tolist() == [1.0, 0.0]
+    report, back = parts(judge(Loss(), scores, None, train=False))
+    assert not back and report.prediction is scores and math.isnan(float(report.loss[0]))
+
+
+def test_a_label_out_of_range_is_named() -> None:
+    with pytest.raises(LossError, match=r"label 4 at \(instance=4\) is out of range: there are 3 classes"):
+        judge(Loss(), torch.zeros(4, 3), torch.tensor([0, 1, 4, 2]), [0, 1, 4])
+    with pytest.raises(LossError, match=r"label -1 at \(instance=3\)"):
+        judge(Loss(), torch.zeros(1, 3), torch.tensor([-1]))
+
+
+def test_a_loss_that_is_not_a_number_stops_or_is_skipped() -> None:
+    scores = torch.tensor([[2.0, 1.0], [math.nan, 1.0], [0.0, 1.0]])
+    with pytest.raises(LossError, match=r"the loss is nan at \(instance=4\).*on_nan='skip'"):
+        judge(Loss(), scores, torch.tensor([0, 1, 1]))
+    report, back = parts(judge(Loss(on_nan="skip"), scores, torch.tensor([0, 1, 1])))
+    assert report.skipped.tolist() == [1]
+    empty, good = sorted(back[0], key=lambda m: m.payload is not None)
+    assert empty.payload is None and empty.states.instance.tolist() == [4]
+    assert good.states.instance.tolist() == [3, 5] and bool(torch.isfinite(good.payload).all())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("node", "prediction", "label", "words"),
+    [
+        (Loss(), torch.zeros(2, 3), torch.zeros(2), "int64 labels"),
+        (Loss("squared_error"), torch.zeros(2, 3), torch.zeros(2, 1), r"prediction is \(2, 3\) and label \(2, 1\)"),
+        (Loss(lambda p, t: p.sum()), torch.zeros(2, 3), torch.zeros(2, 3), "a number per row"),
+    ],
+)
+def test_wrong_shapes_are_named(node: Loss, prediction: torch.Tensor, label: torch.Tensor, words: str) -> None:
+    with pytest.raises(PayloadError, match=words):
+        judge(node, prediction, label)
+
+
+def test_training_needs_a_label() -> None:
+    with pytest.raises(LossError, match="no label for"):
+        judge(Loss(), torch.zeros(2, 3), None)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="knows cross_entropy, squared_error"):
+        Loss("hinge")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="stop or skip"):
+        Loss(on_nan="ignore")  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""The store: what goes in under a key comes out under it, whatever the composition of batches; and nothing stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampnet.errors import PairingError
+from ampnet.key import Packer
+from ampnet.message import Messages, offsets_of
+from ampnet.nodes.store import Store, gather, gather_states
+from ampnet.state import States
+
+
+def put(store: Store, numbers: list[int], rows_per: int, tag: int = 0) -> None:
+    states = States.of(instance=np.array(numbers), t=np.array(numbers) % 5)
+    rows = torch.tensor([[n, j] for n in numbers for j in range(rows_per)], dtype=torch.float64)
+    offsets = None if rows_per == 1 else np.arange(len(numbers) + 1) * rows_per
+    store.put(store.packer.pack(states), (rows,), states, offsets, tag)
+
+
+def take(store: Store, numbers: list[int]) -> dict[int, list[list[float]]]:
+    states = States.of(instance=np.array(numbers), t=np.array(numbers) % 5)
+    found, parts = store.take(Messages(None, states))
+    assert gather_states(parts) == found.states
+    rows, counts = gather(parts, 0), np.concatenate([p.counts() for p in parts])
+    assert rows is not None
+    starts = offsets_of(counts)
+    return {int(n): rows[starts[i] : starts[i + 1]].tolist() for i, n in enumerate(found.states.instance)}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 90), st.sampled_from([1, 1, 3]), st.integers(0, 2)), min_size=1, max_size=8),
+    st.integers(1, 40),
+    st.randoms(use_true_random=False),
+)
+def test_any_composition_comes_back_whole(batches: list[tuple[int, int, int]], most: int, random: object) -> None:
+    store, size, number = Store(Packer(), "the store"), {}, 0
+    for count, rows_per, tag in batches:
+        numbers = list(range(number, number + count))
+        number += count
+        size.update(dict.fromkeys(numbers, rows_per))
+        put(store, numbers, rows_per, tag)
+    order = list(size)
+    if random.random() < 0.7:  # type: ignore[attr-defined]
+        random.shuffle(order)  # type: ignore[attr-defined]
+    for start in range(0, len(order), most):
+        wanted = order[start : start + most]
+        assert take(store, wanted) == {n: [[n, j] for j in range(size[n])] for n in wanted}
+    assert len(store) == 0
+    assert not store.live_tags()
+
+
+def test_a_batch_that_comes_back_as_it_went_is_not_copied() -> None:
+    store = Store(Packer(), "the store")
+    rows = torch.randn(200, 3)
+    states = States.of(instance=np.arange(200))
+    store.put(store.packer.pack(states), (rows,))
+    _, (part,) = store.take(Messages(None, states.slice(50, 120)))
+    kept = part.rows(0)
+    assert kept is not None
+    assert kept.data_ptr() == rows[50:].data_ptr()
+
+
+def test_a_straggler_does_not_keep_a_large_batch_alive() -> None:
+    """Promise P17 in small: live rows, not the batches they came in, decide how much is kept."""
+    store = Store(Packer(), "the store")
+    for batch in range(20):
+        put(store, list(range(batch * 100, batch * 100 + 100)), 1)
+        take(store, list(range(batch * 100, batch * 100 + 99)))
+    kept = sum(r.rows[0].shape[0] for r in store.records() if r.rows[0] is not None)
+    assert len(store) == 20
+    assert kept <= 4 * 20
+
+
+def test_small_batches_share_blocks() -> None:
+    store = Store(Packer(), "the store")
+    for n in range(300):
+        put(store, [n], 1)
+    assert len(store.records()) <= 5
+    assert take(store, list(range(299, -1, -1))) == {n: [[n, 0.0]] for n in range(300)}
+
+
+def test_taking_what_is_not_there_names_both_states() -> None:
+    store = Store(Packer(), "its cache")
+    put(store, [7], 1)
+    with pytest.raises(
+        PairingError, match=r"backward for \(instance=8, t=3\) that it never forwarded.*\(instance=7, t=2\)"
+    ):
+        take(store, [7, 8])
+
+
+def test_putting_a_key_twice_is_an_error() -> None:
+    store = Store(Packer(), "its cache")
+    put(store, [1, 2, 3], 1)
+    with pytest.raises(PairingError, match=r"two messages with one key \(instance=2, t=2\)"):
+        put(store, [2], 1)
+    with pytest.raises(PairingError, match=r"two messages with one key \(instance=9, t=4\)"):
+        put(store, [8, 9, 9], 1)

@@ -1,0 +1,88 @@
+"""Which weights a backward sees: the forward's own under "stash", those of now under "current" (P7, by value)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ampnet import Inline, Update
+from ampnet.data.list_reduction import buckets, generate
+from ampnet.events.log import EventLog, Forward, Updated
+from ampnet.message import Messages
+from ampnet.models import list_reduction as rnn
+from ampnet.nodes import Linear
+from ampnet.nodes.store import Kept
+from ampnet.nodes.transform import Residuals
+from ampnet.state import States
+
+DATA = generate(80, seed=5)
+
+
+class Watched(Linear):
+    """A Linear that notes which weights each message met, forward and backward."""
+
+    def __init__(self, inner: Linear) -> None:
+        super().__init__(inner.module)  # type: ignore[arg-type]
+        self.met: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self.same: list[bool] = []
+        self._batch: States | None = None
+
+    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
+        mark = tuple(w[0].flatten().tolist())
+        self.met.update({tuple(c): mark for c in messages.states.columns.T.tolist()})
+        return super().apply(x, w, messages)
+
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+        for part in kept.parts:
+            for state in self.key.unpack(part.record.keys[part.positions]).columns.T.tolist():
+                self.same.append(self.met.pop(tuple(state)) == tuple(w[0].flatten().tolist()))
+        return super().gradient(g, kept, w, sums)
+
+
+@pytest.mark.parametrize("mode", ["current", "stash"])
+@pytest.mark.parametrize("schedule", ["sweep", "random"])
+def test_the_backward_sees_the_weights_it_should(mode: Literal["current", "stash"], schedule: str) -> None:
+    graph = rnn.build(hidden=4, seed=1)
+    watched = Watched(graph.nodes["linear1"])  # type: ignore[arg-type]
+    watched.name, graph.nodes["linear1"] = "linear1", watched
+    update = Update(partial(torch.optim.SGD, lr=0.05), min_update_frequency=2, weights=mode)
+    log = EventLog()
+    with Inline(graph, update=update, max_active_keys=5, schedule=schedule, seed=4, listeners=[log]) as runtime:
+        runtime.train(rnn.instance(DATA, w, 4) for w in buckets(DATA, 4, np.random.default_rng(1)))
+    assert sum(isinstance(e, Updated) and e.node == "linear1" for e in log) > 20
+    assert sum(isinstance(e, Forward) and e.node == "linear1" for e in log) > 5
+    assert len(watched.same) > 100 and not watched.met
+    assert all(watched.same) if mode == "stash" else not all(watched.same)
+
+
+def test_old_weights_are_dropped_with_the_last_message_that_needs_them() -> None:
+    graph = rnn.build(hidden=4, seed=1)
+    update = Update(partial(torch.optim.SGD, lr=0.05), min_update_frequency=1, weights="stash")
+    most = 0
+
+    def listen(event: object) -> None:
+        nonlocal most
+        most = max(most, graph.parameterised()["linear1"].updater.stashed())
+
+    with Inline(graph, update=update, max_active_keys=8, listeners=[listen]) as runtime:
+        runtime.train(rnn.instance(DATA, w, 4) for w in buckets(DATA, 4, np.random.default_rng(1)))
+        assert graph.parameterised()["linear1"].updater.stashed() == 0
+    assert 1 <= most <= 80
+
+
+def test_with_one_instance_in_flight_and_one_update_each_both_are_the_same() -> None:
+    results = []
+    for mode in ("current", "stash"):
+        graph = rnn.build(hidden=4, seed=1)
+        update = Update(partial(torch.optim.SGD, lr=0.05), count="instances", weights=mode)  # type: ignore[arg-type]
+        with Inline(graph, update=update) as runtime:
+            runtime.train(rnn.instance(DATA, w, 4) for w in buckets(DATA, 4, np.random.default_rng(1)))
+        results.append(graph.module().state_dict())
+    for name, value in results[0].items():
+        assert torch.equal(value, results[1][name]), name
