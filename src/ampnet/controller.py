@@ -43,8 +43,8 @@ class _Open:
     records: int = 0
     began: float | None = None
     """When its first instance was pumped."""
-    loss: Tensor | float = 0.0
-    metrics: dict[str, Tensor] = field(default_factory=dict)
+    loss: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
     rows: int = 0
     skipped: int = 0
     cut: bool = False
@@ -314,31 +314,26 @@ class Controller:
         self.on_end(stats)
 
     def _score(self, report: Report) -> None:
-        """Add a report to its streams' totals. Reports of one batch may concern two streams (no barrier)."""
-        instances = report.states.column("instance")
-        owners = [self._in_flight[n].stream for n in dict.fromkeys(instances.tolist())]
-        rows = report.rows
-        for opened in {id(o): o for o in owners}.values():
-            if all(o is opened for o in owners):
-                where = np.arange(len(instances))
-            else:
-                mine = [n for n in np.unique(instances).tolist() if self._in_flight[n].stream is opened]
-                where = np.flatnonzero(np.isin(instances, mine))
-            weight = torch.from_numpy(rows[where]).to(report.loss.device)
-            index = torch.from_numpy(where).to(report.loss.device)
-            loss = report.loss.index_select(0, index).to(torch.float64)
-            skipped = np.isin(where, report.skipped)
-            if skipped.any():
-                keep = torch.from_numpy(np.flatnonzero(~skipped))
-                opened.skipped += int(skipped.sum())
-                loss, weight, index = loss[keep], weight[keep], index[keep]
-            opened.loss = opened.loss + (loss * weight).sum()
-            for name, values in report.metrics.items():
-                total = values.index_select(0, index).to(torch.float64).sum()
-                opened.metrics[name] = opened.metrics.get(name, torch.zeros((), dtype=torch.float64)) + total
-            opened.rows += int(weight.sum())
+        """Add a report to its streams' totals. The messages of one report may be of two streams (no barrier)."""
+        instances = report.states.column("instance").tolist()
+        streams = {id(self._in_flight[n].stream): self._in_flight[n].stream for n in instances}
+        loss = report.loss.to(torch.float64).numpy(force=True)
+        metrics = {name: values.to(torch.float64).numpy(force=True) for name, values in report.metrics.items()}
+        for opened in streams.values():
+            where: Column | slice = slice(None)
+            if len(streams) > 1:
+                where = np.array([i for i, n in enumerate(instances) if self._in_flight[n].stream is opened])
+            if len(report.skipped):
+                mine = np.arange(len(instances))[where]
+                where = np.setdiff1d(mine, report.skipped)
+                opened.skipped += len(mine) - len(where)
+            rows = report.rows[where]
+            opened.loss += float(loss[where] @ rows)
+            for name, values in metrics.items():
+                opened.metrics[name] = opened.metrics.get(name, 0.0) + float(values[where].sum())
+            opened.rows += int(rows.sum())
             if opened.stream.keep_predictions and report.prediction is not None:
-                self._keep(opened, report, where)
+                self._keep(opened, report, np.arange(len(instances))[where])
 
     def _keep(self, opened: _Open, report: Report, where: Column) -> None:
         assert report.prediction is not None
@@ -370,5 +365,5 @@ class Controller:
         self._open, self._draining, self._coming = [], [], iter(())
 
 
-def _mean(total: Tensor | float, rows: int) -> float:
-    return float(total) / rows if rows else float("nan")
+def _mean(total: float, rows: int) -> float:
+    return total / rows if rows else float("nan")

@@ -14,6 +14,7 @@ its states while the batch runs from node to node.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -32,18 +33,28 @@ class Layout:
     def __init__(self, fields: tuple[str, ...]) -> None:
         self.fields = fields
         self.bits: list[int] = []
+        self.shifts: list[int] = []
         self.weights: Ints = np.zeros(0, dtype=np.int64)
         self.users: weakref.WeakSet[Packer] = weakref.WeakSet()
         self._set([1] * len(fields))
 
     def _set(self, bits: list[int]) -> None:
         self.bits = bits
-        shifts = np.cumsum([0, *bits[:-1]])
-        self.weights = np.left_shift(np.int64(1), shifts.astype(np.int64))
+        self.shifts = list(itertools.accumulate(bits[:-1], initial=0))
+        self.weights = np.array([1 << s for s in self.shifts], dtype=np.int64)
 
     def pack(self, columns: Ints) -> Ints:
-        if columns.shape[1] == 0:
+        n = columns.shape[1]
+        if n == 0:
             return np.zeros(0, dtype=np.int64)
+        if n == 1:  # plain integers are quicker than arrays of one
+            key = 0
+            for value, bits, shift in zip(columns[:, 0].tolist(), self.bits, self.shifts, strict=True):
+                if value >> bits:
+                    break
+                key |= value << shift
+            else:
+                return np.array([key])
         # OR of a column is negative if any value is, and needs as many bits as its widest value.
         used = np.bitwise_or.reduce(columns, axis=1).tolist()
         for bits, value in zip(self.bits, used, strict=True):

@@ -27,6 +27,7 @@ import numpy as np
 
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Node
+from ampnet.nodes.transform import Parameterised
 
 ENOUGH_ROWS = 100
 """Default number of rows beyond which a larger batch is not worth its staleness; measured in docs/design.md."""
@@ -35,10 +36,12 @@ ENOUGH_ROWS = 100
 class Lane:
     """What waits at one port of a node, in one direction and of one kind."""
 
-    __slots__ = ("ages", "arrivals", "batches", "direction", "node", "port", "rows", "train", "waiting")
+    __slots__ = ("ages", "arrivals", "batches", "direction", "node", "port", "rows", "train", "trained", "waiting")
 
     def __init__(self, node: Node, direction: Direction, port: int, train: bool) -> None:
         self.node, self.direction, self.port, self.train = node, direction, port, train
+        self.trained = node if direction and isinstance(node, Parameterised) else None
+        """The node, where gradients of its parameters come in here."""
         self.batches: list[Messages] = []
         self.arrivals: list[int] = []
         self.ages: list[int] = []
@@ -112,6 +115,9 @@ def _first_reaching(batch: Messages, rows: int) -> int:
 class Schedule(Protocol):
     """The order in which a worker serves its lanes. ``lanes``: forward in topological order, then backward."""
 
+    hands_on: bool
+    """Whether a batch that is large enough may pass light nodes without waiting for their turn."""
+
     def attach(self, lanes: Sequence[Lane]) -> None:
         """These are the worker's lanes."""
 
@@ -120,7 +126,9 @@ class Schedule(Protocol):
 
 
 class Sweep:
-    """Round and round in topological order, every lane emptied in its turn."""
+    """Round and round in topological order."""
+
+    hands_on = True
 
     def __init__(self) -> None:
         self._lanes: Sequence[Lane] = ()
@@ -145,6 +153,8 @@ class Sweep:
 class Fifo:
     """Whoever has waited longest."""
 
+    hands_on = False
+
     def __init__(self) -> None:
         self._lanes: Sequence[Lane] = ()
 
@@ -159,6 +169,8 @@ class Fifo:
 class BackwardFirst:
     """Gradients before activations, oldest first (the paper's worker)."""
 
+    hands_on = False
+
     def __init__(self) -> None:
         self._lanes: Sequence[Lane] = ()
 
@@ -172,6 +184,8 @@ class BackwardFirst:
 
 class Random:
     """Any lane, any number of its messages, drawn from ``seed``."""
+
+    hands_on = False
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)

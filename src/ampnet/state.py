@@ -65,6 +65,9 @@ class States:
         raise StateError(f"states are immutable; use states.replace({name}=...)")
 
     def __getattr__(self, name: str) -> Ints:
+        if name in self.fields:
+            column: Ints = self.columns[self.fields.index(name)]
+            return column
         return self.column(name)
 
     def __getstate__(self) -> tuple[tuple[str, ...], Ints]:
@@ -111,10 +114,10 @@ class States:
 
     def replace(self, **columns: ArrayLike) -> States:
         """New states with some columns replaced. Each name must be a field already (see `adding`)."""
-        array = self.columns.copy()
+        array, fields = self.columns.copy(), self.fields
         for name, value in columns.items():
             try:
-                array[self.fields.index(name)] = value
+                array[fields.index(name)] = value
             except ValueError as error:
                 if name in self.fields:
                     raise StateError(f"cannot put {value!r} into column '{name}' of {len(self)} states") from error

@@ -10,6 +10,10 @@ One turn of the worker:
                                                   they retire)
     [5] what the node sends is delivered          to lanes of this worker, or handed to ``send`` for others
 
+A batch that has enough rows gains nothing by waiting for company. Where the schedule allows it (`sweep`), such a
+batch is handed on at once through the light nodes behind it, until it comes to a node of matrix products, a join that
+lacks the other half, or the controller.
+
 Every runtime uses this class; it knows nodes, not processes.
 """
 
@@ -83,6 +87,7 @@ class Worker:
                 node.updater.live_versions = node.cache.live_tags
         self.lanes = self._make_lanes()
         schedule.attach(self.lanes)
+        self._hands_on = schedule.hands_on
         self._routes = self._make_routes(wiring)
         self._trains = [n for n in self.nodes.values() if isinstance(n, Parameterised)]
         self._needs_structure = {n for n, node in self.nodes.items() if node.needs_structure}
@@ -131,23 +136,59 @@ class Worker:
         if chosen is None:
             return False
         lane, most = chosen
-        node, direction = lane.node, lane.direction
         if self.max_batch is not None and (most is None or most > self.max_batch):
             most = self.max_batch
-        trained = node if direction and isinstance(node, Parameterised) else None
-        room = None
-        if trained is not None:
-            room = trained.updater.room()
+        if lane.trained is not None:
+            room = lane.trained.updater.room()
             if room is not None and (most is None or most > room):
                 most = room
-        messages = lane.take(most, self.enough_rows if node.saturates else None)  # [2]
+        todo = [(lane, lane.take(most, self.enough_rows if lane.node.saturates else None))]  # [2]
+        hands_on = self._hands_on
+        while todo:
+            lane, messages = todo.pop()
+            routes = self._routes[lane.node.name]
+            for output in self._handle(lane, messages):  # [5]
+                if isinstance(output, Report):
+                    self._tell(output)
+                    hands_on = hands_on and output.train
+                    continue
+                way, port, sent = output
+                end, training, inference = routes[way][port]
+                target = training if sent.train else inference
+                if target is None:
+                    self._send(end, way, sent)
+                    hands_on = False  # a place may be free now, and the controller must not wait for it
+                elif hands_on and not target.waiting and self._may_pass(target, sent):
+                    todo.append((target, sent))
+                else:
+                    self._arrival += 1
+                    target.push(sent, self._arrival)
+            if not hands_on and todo:
+                for target, sent in todo:
+                    self._arrival += 1
+                    target.push(sent, self._arrival)
+                todo = []
+        return True
+
+    def _may_pass(self, lane: Lane, messages: Messages) -> bool:
+        """Whether a batch need not wait for its node's turn: it is large enough already, and breaks no limit."""
+        if lane.node.saturates or self.enough_rows is None or messages.rows < self.enough_rows:
+            return False
+        if self.max_batch is not None and len(messages) > self.max_batch:
+            return False
+        room = None if lane.trained is None else lane.trained.updater.room()
+        return room is None or len(messages) <= room
+
+    def _handle(self, lane: Lane, messages: Messages) -> Outputs:
+        """[3] and [4] for one batch."""
+        node, direction, trained = lane.node, lane.direction, lane.trained
         if not lane.train and node.name in self._needs_structure:
             messages = self._still_wanted(messages)
         noted = self._noted[direction]
         began = self.clock() if noted else 0.0
         self._invocations += 1
-        self._messages += len(messages)
-        try:  # [3]
+        self._messages += messages.states.columns.shape[1]
+        try:
             outputs = node.backward(lane.port, messages) if direction else node.forward(lane.port, messages)
         except Exception as error:
             raise self._node_error(node, direction, messages, error) from error
@@ -155,22 +196,9 @@ class Worker:
             self._note(lane, messages, outputs, began)
         if trained is not None:
             trained.after_backward()
-            if room is not None and trained.updater.due():
-                self._update(trained, "full")  # [4]
-        routes = self._routes[node.name]
-        for output in outputs:  # [5]
-            if isinstance(output, Report):
-                self._tell(output)
-                continue
-            way, port, sent = output
-            end, training, inference = routes[way][port]
-            target = training if sent.train else inference
-            if target is None:
-                self._send(end, way, sent)
-            else:
-                self._arrival += 1
-                target.push(sent, self._arrival)
-        return True
+            if trained.updater.counts_messages and trained.updater.due():
+                self._update(trained, "full")
+        return outputs
 
     def _still_wanted(self, messages: Messages) -> Messages:
         """Leave out inference messages whose instance has all its results already: its structure is gone."""

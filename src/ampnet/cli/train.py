@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -34,7 +34,7 @@ from ampnet.graph import Graph
 from ampnet.models import list_reduction
 from ampnet.nodes.loss import Loss
 from ampnet.runtime.inline import Inline
-from ampnet.schedule import SCHEDULES
+from ampnet.schedule import ENOUGH_ROWS, SCHEDULES
 from ampnet.update.policy import MakeOptimizer, Update
 
 REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
@@ -45,10 +45,10 @@ REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
 class Settings:
     """All that decides the course of a list-reduction run, with the defaults of the command line."""
 
-    max_active_keys: int = 4
-    """Instances in flight at most."""
-    min_update_frequency: int = 1
-    """Gradients that make an update of a node."""
+    max_active_keys: int = 0
+    """Instances in flight at most; 0: as many as hold 400 sequences."""
+    min_update_frequency: int = 0
+    """Gradients that make an update of a node; 0: as many instances as hold 100 sequences, or one message."""
     count: Literal["messages", "instances"] = "instances"
     """What counts as one gradient."""
     epochs: int = 12
@@ -61,6 +61,8 @@ class Settings:
     """The order in which nodes are served."""
     max_batch: int | None = None
     """Messages handed to a node at once, at most."""
+    enough_rows: int = ENOUGH_ROWS
+    """Rows beyond which a larger batch is not waited for."""
     bucket: int = 100
     """Sequences of one length in an instance; 1: single sequences."""
     train_size: int = 100_000
@@ -69,9 +71,9 @@ class Settings:
     """Validation sequences."""
     hidden: int = list_reduction.HIDDEN
     """Width of the recurrent state."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     """Of the first epoch."""
-    decay: float = 0.8
+    decay: float = 0.7
     """Factor of the learning rate after every epoch."""
     optimizer: Literal["adam", "sgd", "momentum"] = "adam"
     """Of every node."""
@@ -85,6 +87,15 @@ class Settings:
     """Torch threads."""
     on_nan: Literal["stop", "skip"] = "stop"
     """What to do when a loss is not finite."""
+
+    def complete(self) -> Settings:
+        """The same with nothing left open: instances of single sequences need many in flight, and in an update."""
+        frequency = max(1, 100 // self.bucket) if self.count == "instances" else 1
+        return replace(
+            self,
+            max_active_keys=self.max_active_keys or max(1, 400 // self.bucket),
+            min_update_frequency=self.min_update_frequency or frequency,
+        )
 
 
 DEFAULTS = Settings()
@@ -108,8 +119,9 @@ def _add_options(parser: Parser) -> None:
         parser.add_argument(option, default=value, help=f"{text} (default: {shown})", **how)
 
     number: dict[str, Any] = {"type": whole(1), "metavar": "N"}
-    add("--max-active-keys", "instances in flight at most; 1 trains without asynchrony", **number)
-    add("--min-update-frequency", "gradients that make an update of a node", **number)
+    keys = "instances in flight at most; 1 trains without asynchrony"
+    add("--max-active-keys", keys, "4; 400 for single sequences", **number)
+    add("--min-update-frequency", "gradients that make an update of a node", "as many as hold 100 sequences", **number)
     add("--count", "what counts as one gradient", choices=("messages", "instances"))
     add("--epochs", "epochs at most", **number)
     target = "stop once this share of the validation sequences is right: 0.97 for 97 %%"
@@ -117,6 +129,7 @@ def _add_options(parser: Parser) -> None:
     add("--seed", "of data, weights, order and the random schedule", type=whole(0), metavar="N")
     add("--schedule", "the order in which nodes are served", choices=tuple(SCHEDULES))
     add("--max-batch", "messages handed to a node at once, at most", "no limit", **number)
+    add("--enough-rows", "rows beyond which a larger batch is not waited for", **number)
     add("--bucket", "sequences of one length in an instance; 1: single sequences", **number)
     add("--train-size", "training sequences", **number)
     add("--valid-size", "validation sequences", **number)
@@ -139,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     """Train list reduction as the command line asks for."""
     if args.json is not None and args.log is not None and args.json.resolve() == args.log.resolve():
         args.parser.error("--log: the same file as --json; give another one")
-    settings = Settings(**{item.name: getattr(args, item.name) for item in fields(Settings)})
+    settings = Settings(**{item.name: getattr(args, item.name) for item in fields(Settings)}).complete()
     with _log(args.log) as listeners:
         return train_list_reduction(settings, json=args.json, quiet=args.quiet, listeners=listeners)
 
@@ -192,6 +205,7 @@ def train_list_reduction(
 
 def make_runtime(settings: Settings, listeners: tuple[Listener, ...] = ()) -> Inline:
     """The inline runtime on the list-reduction graph, under these settings."""
+    settings = settings.complete()
     graph: Graph = list_reduction.build(settings.hidden, settings.seed)
     loss = graph.nodes["loss"]
     assert isinstance(loss, Loss)
@@ -210,6 +224,7 @@ def make_runtime(settings: Settings, listeners: tuple[Listener, ...] = ()) -> In
         update=update,
         max_active_keys=settings.max_active_keys,
         max_batch=settings.max_batch,
+        enough_rows=settings.enough_rows,
         schedule=settings.schedule,
         seed=settings.seed,
         listeners=listeners,
@@ -218,7 +233,7 @@ def make_runtime(settings: Settings, listeners: tuple[Listener, ...] = ()) -> In
 
 def _optimizer(settings: Settings) -> MakeOptimizer:
     if settings.optimizer == "adam":
-        return partial(torch.optim.Adam, lr=settings.learning_rate, fused=True)
+        return partial(torch.optim.Adam, lr=settings.learning_rate, betas=(0.9, 0.99), fused=True)
     return partial(torch.optim.SGD, lr=settings.learning_rate, momentum=0.9 if settings.optimizer == "momentum" else 0)
 
 

@@ -35,8 +35,7 @@ def build(hidden: int = HIDDEN, seed: int = 0, dtype: torch.dtype = torch.float3
     """The graph, with torch's default initialisation drawn from ``seed``, the recurrent part of linear1 orthogonal."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        embedding, linear1 = Embedding(VOCABULARY, hidden, dtype=dtype), Linear(2 * hidden, hidden, dtype=dtype)
-        linear2 = Linear(hidden, CLASSES, dtype=dtype)
+        embedding, linear1, linear2 = Embedding(VOCABULARY, hidden), Linear(2 * hidden, hidden), Linear(hidden, CLASSES)
         torch.nn.init.orthogonal_(linear1.updater.weights[0][:, hidden:])
     graph = Graph("list-reduction RNN")
     graph.add("embedding", embedding)
@@ -58,7 +57,7 @@ def build(hidden: int = HIDDEN, seed: int = 0, dtype: torch.dtype = torch.float3
     graph.connect("cond.again", "phi.loop")
     graph.connect("cond.done", "linear2")
     graph.connect("linear2", "loss.prediction")
-    return graph
+    return graph.to(dtype)  # the numbers are drawn in float32, whatever the dtype
 
 
 def instance(data: Sequences, where: Ints, hidden: int = HIDDEN, dtype: torch.dtype = torch.float32) -> Instance:

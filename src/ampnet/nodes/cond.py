@@ -29,18 +29,18 @@ class Cond(Node):
         self.outputs = tuple(ports)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
-        choice = np.asarray(self.function(messages.states, shelf=self.shelf))
-        if choice.shape != (len(messages),) or choice.dtype.kind not in "biu":
+        choice = self.function.of(messages.states, self.shelf)
+        if not isinstance(choice, np.ndarray) or choice.shape != (len(messages),) or choice.dtype.kind not in "biu":
             raise StateError(
                 f"the routing function must give one integer or truth value per message: {len(messages)} expected, "
-                f"got {choice.dtype} of shape {choice.shape}"
+                f"got {getattr(choice, 'dtype', type(choice).__name__)} of shape {np.shape(choice)}"
             )
         if not len(choice):
             return []
-        first = choice[0]
-        if (choice == first).all():
-            self._check(int(first), messages, 0)
-            return [forward_to(int(first), messages)]
+        first = int(choice[0])
+        if len(choice) == 1 or (choice == first).all():
+            self._check(first, messages, 0)
+            return [forward_to(first, messages)]
         out = []
         for chosen in np.unique(choice).tolist():
             where = np.flatnonzero(choice == chosen)

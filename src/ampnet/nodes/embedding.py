@@ -54,7 +54,7 @@ class Embedding(Parameterised):
 
     def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
         x = kept[0]
-        index, rows = x.reshape(-1), g.reshape(-1, g.shape[-1])
+        index, rows = (x, g) if x.dim() == 1 else (x.reshape(-1), g.reshape(-1, g.shape[-1]))
         if self.padding is not None:
             real = index != self.padding
             index, rows = index[real], rows[real]

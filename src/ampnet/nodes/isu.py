@@ -31,16 +31,16 @@ class Isu(Node):
         self._trials = 0
 
     def forward(self, port: int, messages: Messages) -> Outputs:
-        states = self._states(self.function(messages.states, shelf=self.shelf), messages, "f")
+        states = self._states(self.function.of(messages.states, self.shelf), messages, "f")
         if self._trials < _TRIALS:
             self._trials += 1
-            back = self._states(self.inverse(states, shelf=self.shelf), messages, "inverse")
+            back = self._states(self.inverse.of(states, self.shelf), messages, "inverse")
             if back != messages.states:
                 raise StateError(explain_wrong_inverse(messages.states, states, back))
         return [forward_to(0, messages.with_states(states))]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        states = self._states(self.inverse(messages.states, shelf=self.shelf), messages, "inverse")
+        states = self._states(self.inverse.of(messages.states, self.shelf), messages, "inverse")
         return [backward_to(0, messages.with_states(states))]
 
     @staticmethod

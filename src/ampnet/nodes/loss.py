@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ampnet.errors import LossError, PayloadError
 from ampnet.key import Packer
-from ampnet.message import Messages, index_tensor
+from ampnet.message import Messages, index_tensor, rows_each
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.node import Node, Outputs, Report, backward_to
 from ampnet.nodes.reduce import segment_sum
@@ -33,6 +33,8 @@ Metric = Callable[[Tensor, Tensor], Tensor]
 
 
 _NONE = np.zeros(0, dtype=np.int64)
+_NEVER = -(2**62)
+"""A label that is nobody's: torch would pass over its default, -100, in silence."""
 
 
 class Loss(Node):
@@ -64,6 +66,7 @@ class Loss(Node):
         self.function, self.on_nan = function, on_nan
         usual = dict([known[function]]) if isinstance(function, str) else {}
         self.metrics: dict[str, Metric] = usual if metrics is None else dict(metrics)
+        self._minus_one = torch.tensor(-1.0)
         self.key = Packer(key)
         self.join = Join(self.inputs, self.key, keep_states=True)
 
@@ -137,21 +140,24 @@ class Loss(Node):
                 f"cross entropy needs rows of class scores and int64 labels, got {tuple(prediction.shape)} "
                 f"{prediction.dtype} and {tuple(label.shape)} {label.dtype}"
             )
-        low, high = label.aminmax() if len(label) else (0, 0)
-        if int(low) < 0 or int(high) >= classes:
-            row = int(((label < 0) | (label >= classes)).nonzero()[0])
+        logs = torch.log_softmax(prediction, 1)
+        try:
+            rows = torch.nn.functional.nll_loss(logs, label, reduction="none", ignore_index=_NEVER)
+        except (IndexError, RuntimeError):
+            wrong = ((label < 0) | (label >= classes)).nonzero()
+            if not len(wrong):
+                raise
+            row = int(wrong[0])
             at = row if batch.offsets is None else int(np.searchsorted(batch.offsets, row, side="right")) - 1
             state = batch.states.take(np.array([at])).describe()
             raise LossError(
                 f"label {int(label[row])} at {state} is out of range: there are {classes} classes, from 0 up"
-            )
-        logs = torch.log_softmax(prediction, 1)
-        picked = label.unsqueeze(1)
-        rows = logs.gather(1, picked).squeeze(1).neg()
+            ) from None
         if not batch.train:
             return rows, None
         g = logs.exp_()
-        g.scatter_add_(1, picked, g.new_full(picked.shape, -1.0))
+        picked = label.unsqueeze(1)
+        g.scatter_add_(1, picked, self._minus_one.to(g).expand(picked.shape))
         return rows, g
 
     def backward(self, port: int, messages: Messages) -> Outputs:
@@ -169,14 +175,15 @@ class Loss(Node):
 
 
 def _mean(rows: Tensor, batch: Messages, counts: np.ndarray) -> Tensor:
-    if batch.offsets is None:
-        return rows
+    each = rows_each(batch.offsets)
+    if each:
+        return rows if each == 1 else rows.view(-1, each).mean(1)
     return segment_sum(rows, batch) / torch.as_tensor(np.maximum(counts, 1), device=rows.device).to(rows.dtype)
 
 
 def _per_row(g: Tensor, counts: np.ndarray) -> Tensor:
     """The gradient of the mean over each message's rows."""
-    if len(counts) and (counts == counts[0]).all():
+    if len(counts) == 1 or (len(counts) and (counts == counts[0]).all()):
         return g.mul_(1 / max(1, int(counts[0])))
     share = index_tensor(np.repeat(np.maximum(counts, 1), counts), g).to(g.dtype)
     return g / share.view(-1, *[1] * (g.dim() - 1))

@@ -102,9 +102,14 @@ class StateFunction:
 
     def __call__(self, states: States, *extra: Column, shelf: Shelf | None) -> Any:
         if self.takes_structure:
-            view = (shelf or Shelf()).at(states)
-            return self.function(states, *extra, view)
+            return self.function(states, *extra, (shelf or Shelf()).at(states))
         return self.function(states, *extra)
+
+    def of(self, states: States, shelf: Shelf | None) -> Any:
+        """The same for a function of states alone, with less ado."""
+        if self.takes_structure:
+            return self.function(states, (shelf or Shelf()).at(states))
+        return self.function(states)
 
 
 class Node:

@@ -20,8 +20,8 @@ class Relu(Transform):
         return y, (y,)
 
     def gradient(self, g: Tensor, kept: Kept) -> Tensor:
-        y = kept[0]
-        dx: Tensor = _backward(g, y, 0)
+        pieces = [_backward(dy, y, 0) for dy, y in kept.beside(g, 0)]
+        dx: Tensor = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return dx
 
     def reference(self, x: Tensor) -> Tensor:

@@ -34,10 +34,10 @@ from ampnet.message import Messages, index_tensor, row_index, take_rows
 from ampnet.state import Column, Ints, States
 
 _SPARSE = 4
-_SMALL = 64
+_SMALL = 256
 """Batches of fewer single-row messages than this are copied into a block."""
-_BLOCK = 1024
-"""Messages of a block, once a store has seen many."""
+_BLOCK = 4096
+"""Messages of the largest blocks."""
 _LARGE = 48
 """Rows a piece must have, on average, to be worth handling where it lies instead of being copied together."""
 _POSITION = 32
@@ -49,7 +49,7 @@ Rows = tuple[Tensor | None, ...]
 class Record:
     """Messages kept together: the first ``size`` rows of ``rows``, keys and columns of ``states``."""
 
-    __slots__ = ("alive", "columns", "fields", "keys", "live", "number", "offsets", "rows", "size", "tag")
+    __slots__ = ("alive", "block", "columns", "fields", "keys", "live", "number", "offsets", "rows", "size", "tag")
 
     def __init__(
         self, number: int, keys: Ints, rows: Rows, states: States | None, offsets: Ints | None, tag: int
@@ -59,6 +59,7 @@ class Record:
         self.columns: Ints | None = None if states is None else states.columns
         self.size = self.live = len(keys)
         self.alive: Column | None = None
+        self.block = False
 
 
 @dataclass(slots=True)
@@ -81,8 +82,10 @@ class Part:
             return None
         if not isinstance(at, slice):
             return take_rows(rows, offsets, at)[0]
+        if at.start == 0 and at.stop == self.record.size and not self.record.block:
+            return rows
         first, last = (at.start, at.stop) if offsets is None else (int(offsets[at.start]), int(offsets[at.stop]))
-        return rows if first == 0 and last == rows.shape[0] else rows[first:last]
+        return rows[first:last]
 
     def counts(self) -> Ints:
         """Rows of each message."""
@@ -110,7 +113,6 @@ class Store:
         self._records: dict[int, Record] = {}
         self._open: dict[int, Record] = {}
         self._next = 0
-        self._capacity = _SMALL
         packer.on_widen.append(self._rekey)
 
     def __len__(self) -> int:
@@ -174,31 +176,50 @@ class Store:
     def _new_block(self, rows: Rows, states: States | None, tag: int) -> Record | None:
         if any(r is None for r in rows):
             return None
-        size = self._capacity
-        self._capacity = min(2 * size, _BLOCK)
+        old = self._open.pop(tag, None)
+        before = old if old is not None else next(reversed(self._open.values()), None)
+        # As large as the last one turned out to be, and growing: a block is memory that is not used yet.
+        size = _SMALL if before is None else max(_SMALL, min(2 * before.size, _BLOCK))
         kept = tuple(r.new_empty(size, *r.shape[1:]) for r in rows if r is not None)
         block = Record(self._next, np.zeros(size, dtype=np.int64), kept, states, None, tag)
         block.size = block.live = 0
+        block.block = True
         if states is not None:
             block.columns = np.zeros((len(states.fields), size), dtype=np.int64)
         self._records[self._next] = block
         self._next += 1
-        old = self._open.pop(tag, None)
         self._open[tag] = block
-        if old is not None and not old.live:
-            self._records.pop(old.number, None)
+        if old is not None:
+            self._close(old)
         if len(self._open) > 4:
-            oldest = next(iter(self._open))
-            if not self._open.pop(oldest).live:
-                self._records = {k: r for k, r in self._records.items() if r.live or r in self._open.values()}
+            self._close(self._open.pop(next(iter(self._open))))
         return block
+
+    def _close(self, block: Record) -> None:
+        """Nothing more goes into this block: drop it if it is empty, or what it does not need."""
+        if not block.live:
+            del self._records[block.number]
+        elif block.live * _SPARSE <= block.size and block.alive is not None:
+            self._compact(block)
 
     def take(self, messages: Messages, keys: Ints | None = None) -> tuple[Messages, list[Part]]:
         """Remove the messages of these keys (default: the batch's own). All must be here.
 
         Returns the batch in the order in which the parts, one after the other, hold its messages.
         """
-        found, _, parts = self.match(messages, self.packer.pack(messages.states) if keys is None else keys)
+        if keys is None:
+            keys = self.packer.pack(messages.states)
+        if len(keys) == 1:  # the short way for a single message
+            ticket = self._tickets.pop(keys.item(), -1)
+            if ticket >= 0:
+                record, at = self._records[ticket >> _POSITION], ticket & _MASK
+                part = Part(record, slice(at, at + 1))
+                if record.size == 1 and not record.block:
+                    del self._records[record.number]
+                else:
+                    self._release(record, part.positions, 1)
+                return messages, [part]
+        found, _, parts = self.match(messages, keys)
         if found is None or len(found) < len(messages):
             lost = messages if found is None else _without(messages, found)
             raise PairingError(self._explain_missing(lost.states.take(np.zeros(1, dtype=np.int64)), found))
@@ -264,7 +285,7 @@ class Store:
 
     def _release(self, record: Record, positions: Column | slice, count: int) -> None:
         record.live -= count
-        is_open = self._open.get(record.tag) is record
+        is_open = record.block and self._open.get(record.tag) is record
         if record.live == 0 and not is_open:
             self._records.pop(record.number, None)
             return

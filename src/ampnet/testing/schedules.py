@@ -16,6 +16,8 @@ class Scripted:
         Scripted(["embedding", "phi", "concat", "linear1*1", "linear1*1"])
     """
 
+    hands_on = False
+
     def __init__(self, script: Iterable[str], *, then_fifo: bool = True) -> None:
         self._script = list(script)
         self._then_fifo = then_fifo

@@ -107,6 +107,10 @@ class Updater:
         if self._touched and self.policy is not None and self.policy.count == "instances":
             self.counter += n
 
+    @property
+    def counts_messages(self) -> bool:
+        return self.policy is not None and self.policy.count == "messages"
+
     def due(self) -> bool:
         """Whether the counter has reached ``min_update_frequency``."""
         return self.policy is not None and self._touched and self.counter >= self.policy.min_update_frequency

@@ -1,0 +1,110 @@
+"""List reduction on one core: our inline runtime beside plain torch, alternating, in one run.
+
+The peer is what a torch user writes: sequences in buckets of 100 of one length, an embedding, a loop that
+concatenates and applies a Linear and a ReLU, autograd, one fused Adam. Both have their batches made beforehand.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ampnet import Inline, Update
+from ampnet.data.list_reduction import CLASSES, VOCABULARY, Sequences, buckets, generate
+from ampnet.models import list_reduction as rnn
+
+ADAM = partial(torch.optim.Adam, lr=1e-3, fused=True)
+OURS: dict[str, dict[str, Any]] = {
+    "ours, 1 in flight": {"max_active_keys": 1},
+    "ours, 4 in flight (default)": {"max_active_keys": 4},
+    "ours, 16 in flight": {"max_active_keys": 16},
+    "ours, 64 in flight, widest batches": {"max_active_keys": 64, "enough_rows": None},
+}
+SINGLE = {"ours, single sequences, 1000 in flight": {"max_active_keys": 1000, "enough_rows": None}}
+
+
+class Peer(nn.Module):
+    """The same RNN in plain torch, for tokens [steps, sequences]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, rnn.HIDDEN)
+        self.recur = nn.Linear(2 * rnn.HIDDEN, rnn.HIDDEN)
+        self.classify = nn.Linear(rnn.HIDDEN, CLASSES)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        inputs = self.embedding(tokens)
+        h = inputs.new_zeros(tokens.shape[1], rnn.HIDDEN)
+        for step in inputs:
+            h = torch.relu(self.recur(torch.cat((step, h), 1)))
+        out: torch.Tensor = self.classify(h)
+        return out
+
+
+def peer(data: Sequences) -> Callable[[float], float]:
+    """A function that trains for so many seconds and returns sequences per second."""
+    torch.manual_seed(0)
+    model = Peer()
+    optimizer = ADAM(model.parameters())
+    batches = []
+    for where in buckets(data, 100, np.random.default_rng(0)):
+        tokens = np.ascontiguousarray(data.tokens[where, : data.lengths[where[0]]].T)
+        batches.append((torch.from_numpy(tokens), torch.from_numpy(data.labels[where])))
+
+    def train(seconds: float) -> float:
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            for tokens, labels in batches[:100]:
+                optimizer.zero_grad(set_to_none=True)
+                nn.functional.cross_entropy(model(tokens), labels).backward()
+                optimizer.step()
+                count += len(labels)
+        return count / (time.perf_counter() - began)
+
+    return train
+
+
+def ours(data: Sequences, bucket: int, frequency: int, **settings: Any) -> Callable[[float], float]:
+    """The same for our runtime."""
+    graph = rnn.build(seed=0)
+    update = Update(ADAM, frequency, "instances")
+    runtime = Inline(graph, update=update, **settings)
+    instances = list(rnn.instances(data, bucket, np.random.default_rng(0)))
+
+    def train(seconds: float) -> float:
+        records, began = 0, time.perf_counter()
+        part = instances if bucket > 1 else instances[:5000]
+        while time.perf_counter() - began < seconds:
+            records += runtime.train(part).records
+        return records / (time.perf_counter() - began)
+
+    return train
+
+
+def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, bool]]]:
+    data = generate(30_000, seed=1)
+    rows: dict[str, Callable[[float], float]] = {"torch eager (peer)": peer(data)}
+    rows |= {name: ours(data, 100, 1, **settings) for name, settings in OURS.items()}
+    rows |= {name: ours(data, 1, 100, **settings) for name, settings in SINGLE.items()}
+    for train in rows.values():
+        train(0.5)
+    speeds: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(repeats):
+        for name, train in rows.items():
+            speeds[name].append(train(seconds))
+    base = max(speeds["torch eager (peer)"])
+    print(f"\n{'list reduction, one core, training':42} {'best':>10} {'median':>10} {'ratio':>7}")
+    out: dict[str, Any] = {}
+    for name, values in speeds.items():
+        best, middle = max(values), statistics.median(values)
+        out[name] = {"best": best, "median": middle, "ratio": best / base}
+        print(f"{name:42} {best:10,.0f} {middle:10,.0f} {best / base:7.2f}")
+    top = max(v["ratio"] for n, v in out.items() if n.startswith("ours"))
+    return out, [(f"list reduction at least 0.8 x torch eager on one core: {top:.2f}", top >= 0.8)]
