@@ -34,41 +34,56 @@ def _states(count: int, first: int) -> States:
     return States.of(instance=number, t=number % 9, length=9)
 
 
+def host(node: Node) -> Worker:
+    """A worker that hosts this node alone; what it sends goes nowhere."""
+    graph = Graph()
+    graph.add("node", node)
+    for name in node.inputs:
+        graph.input(name, f"node.{name}", ("t", "length"))
+    for name in node.outputs:
+        graph.add(f"loss {name}", Loss("squared_error", key=("instance",)))
+        graph.connect(f"node.{name}", f"loss {name}.prediction")
+        graph.input(f"label {name}", f"loss {name}.label")
+    return Worker("bench", graph, graph.validate(), Sweep(), hosts=["node"], send=lambda *a: None, tell=lambda r: None)
+
+
 def per_batch(make: Callable[[], Node], count: int, batches: int) -> float:
-    """Microseconds for all that a node does with ``count`` messages, forward and backward."""
+    """Microseconds of the invocations that ``count`` messages take at a node, forward and backward, one batch each.
+
+    What comes back does so in another order, except where the node does not look at it.
+    """
     node = make()
+    worker = host(node)
     rows = torch.randn(count, WIDTH)
-    all_states = [_states(count, i * count) for i in range(batches)]
+    width = WIDTH * len(node.inputs) if isinstance(node, Concat) else WIDTH
+    g = torch.randn(count, width)
     order = np.random.default_rng(0).permutation(count)
-    came_back = [s.take(order) for s in all_states]
-    g = torch.randn(count, WIDTH * len(node.inputs) if isinstance(node, Concat) else WIDTH)
+    ports = range(len(node.inputs) if isinstance(node, Concat) else 1)
+    sent, returned = [], []
+    for i in range(batches):
+        states = _states(count, i * count)
+        sent.append([Messages(rows, states) for _ in ports])
+        after = states.replace(t=states.t + 1) if isinstance(node, Isu) else states
+        returned.append(Messages(g, after.take(order)))
     began = time.perf_counter()
-    for states, later in zip(all_states, came_back, strict=True):
-        for port in range(2 if isinstance(node, Concat) else 1):
-            node.forward(port, Messages.trusted(rows, states, None, True))
-        if not isinstance(node, Isu | Cond):
-            node.backward(0, Messages.trusted(g, later, None, True))
-        else:
-            node.backward(0, Messages.trusted(g, states, None, True))
+    for forward, back in zip(sent, returned, strict=True):
+        for port in ports:
+            worker.deliver(End("node", port), Direction.FORWARD, forward[port])
+            worker.step()
+        worker.deliver(End("node", 0), Direction.BACKWARD, back)
+        worker.step()
     return 1e6 * (time.perf_counter() - began) / batches
 
 
 def pass_through(turns: int) -> float:
     """Microseconds of a worker's turn at an Isu with one message: schedule, lane, node, delivery."""
-    graph = Graph()
-    graph.add("isu", NODES["Isu"]())
-    graph.add("loss", Loss("squared_error", key=("instance",)))
-    graph.input("x", "isu", ("t", "length"))
-    graph.input("label", "loss.label")
-    graph.connect("isu", "loss.prediction")
-    wiring = graph.validate()
-    worker = Worker("bench", graph, wiring, Sweep(), hosts=["isu"], send=lambda *a: None, tell=lambda r: None)
+    worker = host(NODES["Isu"]())
     batches = [Messages(torch.ones(1, WIDTH), _states(1, i)) for i in range(turns)]
     best = float("inf")
     for _ in range(5):
         began = time.perf_counter()
         for batch in batches:
-            worker.deliver(End("isu", 0), Direction.FORWARD, batch)
+            worker.deliver(End("node", 0), Direction.FORWARD, batch)
             worker.step()
         best = min(best, 1e6 * (time.perf_counter() - began) / turns)
     return best

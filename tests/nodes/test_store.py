@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from ampnet.errors import PairingError
 from ampnet.key import Packer
 from ampnet.message import Messages, offsets_of
-from ampnet.nodes.store import Store, gather, gather_states
+from ampnet.nodes.kept import gather, gather_states
+from ampnet.nodes.keyed import Marks
+from ampnet.nodes.store import Store
 from ampnet.state import States
 
 
@@ -102,3 +104,36 @@ def test_putting_a_key_twice_is_an_error() -> None:
         put(store, [2], 1)
     with pytest.raises(PairingError, match=r"two messages with one key \(instance=9, t=4\)"):
         put(store, [8, 9, 9], 1)
+
+
+def test_marks_give_back_what_was_put_and_name_what_was_not() -> None:
+    packer = Packer()
+    marks = Marks(packer, "its memory", 3)
+    states = States.of(instance=np.arange(300), t=np.arange(300) % 7)
+    for mark in range(3):
+        marks.put(packer.pack(states.take(np.arange(mark, 300, 3))), mark)
+    assert len(marks) == 300
+    assert marks.take(Messages(None, states.take(np.array([4])))) == 1
+    assert marks.take(Messages(None, states.take(np.array([9, 3, 0])))) == 0
+    mixed = np.array([8, 7, 6, 5])
+    assert marks.take(Messages(None, states.take(mixed))).tolist() == [2, 1, 0, 2]  # type: ignore[union-attr]
+    assert len(marks) == 292
+    with pytest.raises(
+        PairingError, match=r"backward for \(instance=9, t=2\) that it never forwarded.*instance=12, t=5"
+    ):
+        marks.take(Messages(None, states.take(np.array([12, 9, 15]))))
+    assert len(marks) == 292
+    with pytest.raises(PairingError, match="two messages with one key"):
+        marks.take(Messages(None, states.take(np.array([12, 15, 12]))))
+    with pytest.raises(PairingError, match=r"two messages with one key \(instance=18, t=4\)"):
+        marks.put(packer.pack(states.take(np.array([18]))), 2)
+
+
+def test_marks_follow_when_keys_widen() -> None:
+    packer = Packer(("instance", "t"))
+    marks = Marks(packer, "its memory", 2)
+    states = States.of(instance=np.arange(5), t=np.arange(5))
+    marks.put(packer.pack(states), 1)
+    packer.pack(States.of(instance=[2**33], t=[2**12]))
+    again = States.of(instance=np.arange(5), t=np.arange(5))
+    assert marks.take(Messages(None, again)) == 1

@@ -17,7 +17,7 @@ from ampnet.events.log import EventLog, Forward, Updated
 from ampnet.message import Messages
 from ampnet.models import list_reduction as rnn
 from ampnet.nodes import Linear
-from ampnet.nodes.store import Kept
+from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Residuals
 from ampnet.state import States
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from ampnet.key import Packer
 from ampnet.message import Messages
 from ampnet.nodes.join import Join
+from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
-from ampnet.nodes.store import Store
 
 
 class Bcast(Node):
@@ -40,7 +40,7 @@ class Bcast(Node):
                 total = piece if total is None else total + piece
         return [backward_to(0, joined.last.with_payload(total))]
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()
 
     def waits(self) -> list[str]:

@@ -18,8 +18,10 @@ from ampnet.errors import PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages
 from ampnet.nodes.join import Join, Joined
+from ampnet.nodes.kept import gather_states
+from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
-from ampnet.nodes.store import Store, gather_states
+from ampnet.nodes.store import Store
 
 
 class Concat(Node):
@@ -82,7 +84,7 @@ class Concat(Node):
             out.append(backward_to(i, Messages.trusted(piece, states, batch.offsets, batch.train)))
         return out
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()
         yield from ((f"origins of '{p}'", s) for p, s in zip(self.inputs, self.origins, strict=True))
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ampnet.message import Messages
-from ampnet.nodes.store import Kept
+from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Residuals, Transform
 
 Words = NDArray[np.uint64]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
 from ampnet.message import Messages
-from ampnet.nodes.store import Kept
+from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 

@@ -14,8 +14,8 @@ from ampnet.errors import StateError
 from ampnet.key import Packer
 from ampnet.message import Messages
 from ampnet.nodes.fanout import Fanout
+from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, StateFunction, backward_to, forward_to
-from ampnet.nodes.store import Store
 from ampnet.state import Column, States
 
 
@@ -58,7 +58,7 @@ class Flatmap(Node):
     def backward(self, port: int, messages: Messages) -> Outputs:
         return [backward_to(0, parents) for parents in self.fanout.returned(messages)]
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield "children", self.fanout.children
 
     def forget(self) -> None:

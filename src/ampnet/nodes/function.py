@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages
+from ampnet.nodes.kept import Kept
 from ampnet.nodes.module import check_row_wise
-from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Residuals, Transform
 
 

@@ -23,8 +23,10 @@ import torch
 from ampnet.errors import PairingError, StateError
 from ampnet.key import Packer
 from ampnet.message import Messages, offsets_of
+from ampnet.nodes.kept import gather
+from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, StateFunction, backward_to, forward_to
-from ampnet.nodes.store import Store, gather
+from ampnet.nodes.store import Store
 from ampnet.state import Column, Ints, States
 
 
@@ -142,7 +144,7 @@ class Group(Node):
             keys = np.fromiter(self._missing, dtype=np.int64, count=len(self._missing))
             self._missing = dict(zip(rekey(keys).tolist(), self._missing.values(), strict=True))
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield "members", self.members
 
     def forget(self) -> None:

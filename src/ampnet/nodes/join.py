@@ -17,7 +17,8 @@ from torch import Tensor
 from ampnet.errors import PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages, offsets_of
-from ampnet.nodes.store import Part, Record, Store, gather, gather_counts, gather_states
+from ampnet.nodes.kept import gather, gather_counts, gather_states
+from ampnet.nodes.store import Part, Record, Store
 from ampnet.state import Ints, States
 
 

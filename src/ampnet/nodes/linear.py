@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.message import Messages
-from ampnet.nodes.store import Kept
+from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 

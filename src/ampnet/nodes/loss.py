@@ -22,9 +22,9 @@ from ampnet.errors import LossError, PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages, index_tensor, rows_each
 from ampnet.nodes.join import Join, Joined
+from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, Report, backward_to
 from ampnet.nodes.reduce import segment_sum
-from ampnet.nodes.store import Store
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(prediction rows, label rows) -> the loss of each row, differentiable."""
@@ -163,7 +163,7 @@ class Loss(Node):
     def backward(self, port: int, messages: Messages) -> Outputs:
         raise PayloadError("a Loss has no successor, so no gradient can come back to it")
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()
 
     def waits(self) -> list[str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
 from ampnet.message import Messages
-from ampnet.nodes.store import Kept
+from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 _REFUSED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)

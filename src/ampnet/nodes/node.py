@@ -30,7 +30,7 @@ from ampnet.state import Column, Ints, States
 from ampnet.structure import Shelf
 
 if TYPE_CHECKING:
-    from ampnet.nodes.store import Store
+    from ampnet.nodes.keyed import Keyed
 
 
 class Direction(IntEnum):
@@ -132,7 +132,7 @@ class Node:
     def backward(self, port: int, messages: Messages) -> Outputs:
         raise NotImplementedError
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         """Every keyed cache of the node, by name."""
         return iter(())
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from ampnet.key import Packer
 from ampnet.message import Messages
+from ampnet.nodes.keyed import Keyed, Marks
 from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
-from ampnet.nodes.store import Store
 
 
 class Phi(Node):
@@ -28,21 +28,18 @@ class Phi(Node):
     def __init__(self, ports: Sequence[str] = ("start", "loop"), key: Sequence[str] | None = None) -> None:
         self.inputs = tuple(ports)
         self.key = Packer(key)
-        self.origins = Store(self.key, "its memory of origins")
+        self.origins = Marks(self.key, "its memory of origins", len(self.inputs))
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         if messages.train:
-            self.origins.put(self.key.pack(messages.states), tag=port)
+            self.origins.put(self.key.pack(messages.states), port)
         return [forward_to(0, messages)]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        messages, parts = self.origins.take(messages)
-        if len(parts) == 1:
-            return [backward_to(parts[0].record.tag, messages)]
-        origin = np.repeat([p.record.tag for p in parts], [len(p) for p in parts])
-        return [
-            backward_to(o, messages.take(np.flatnonzero(origin == o))) for o in sorted({p.record.tag for p in parts})
-        ]
+        origins = self.origins.take(messages)
+        if isinstance(origins, int):
+            return [backward_to(origins, messages)]
+        return [backward_to(o, messages.take(np.flatnonzero(origins == o))) for o in np.unique(origins).tolist()]
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield "origins", self.origins

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ampnet.errors import PayloadError
 from ampnet.message import Messages, index_tensor, offsets_of
+from ampnet.nodes.kept import Kept, gather
 from ampnet.nodes.node import Outputs, backward_to, forward_to
-from ampnet.nodes.store import Kept, gather
 from ampnet.nodes.transform import Transform
 
 

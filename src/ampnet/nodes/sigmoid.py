@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages
-from ampnet.nodes.store import Kept
+from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Residuals, Transform
 
 _backward = torch.ops.aten.sigmoid_backward.default

@@ -14,8 +14,8 @@ from ampnet.errors import PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages
 from ampnet.nodes.join import Join
+from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
-from ampnet.nodes.store import Store
 
 
 class Split(Node):
@@ -52,7 +52,7 @@ class Split(Node):
             )
         return [backward_to(0, joined.last.with_payload(g))]
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()
 
     def waits(self) -> list[str]:

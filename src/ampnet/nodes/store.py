@@ -20,17 +20,17 @@ most `_SPARSE` times the rows that are live, and its open blocks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ampnet.errors import PairingError
 from ampnet.key import Packer
 from ampnet.message import Messages, index_tensor, row_index, take_rows
+from ampnet.nodes.keyed import Keyed
 from ampnet.state import Column, Ints, States
 
 _SPARSE = 4
@@ -38,8 +38,6 @@ _SMALL = 256
 """Batches of fewer single-row messages than this are copied into a block."""
 _BLOCK = 4096
 """Messages of the largest blocks."""
-_LARGE = 48
-"""Rows a piece must have, on average, to be worth handling where it lies instead of being copied together."""
 _POSITION = 32
 _MASK = (1 << _POSITION) - 1
 
@@ -103,20 +101,14 @@ class Part:
         return States.trusted(self.record.fields, chosen)
 
 
-class Store:
+class Store(Keyed):
     """Messages kept under their keys. Putting a key twice, or taking one that is not there, is a `PairingError`."""
 
     def __init__(self, packer: Packer, what: str) -> None:
-        self.what = what
-        self.packer = packer
-        self._tickets: dict[int, int] = {}
+        super().__init__(packer, what)
         self._records: dict[int, Record] = {}
         self._open: dict[int, Record] = {}
         self._next = 0
-        packer.on_widen.append(self._rekey)
-
-    def __len__(self) -> int:
-        return len(self._tickets)
 
     def put(
         self,
@@ -222,7 +214,9 @@ class Store:
         found, _, parts = self.match(messages, keys)
         if found is None or len(found) < len(messages):
             lost = messages if found is None else _without(messages, found)
-            raise PairingError(self._explain_missing(lost.states.take(np.zeros(1, dtype=np.int64)), found))
+            held = self.some_states() if found is None else found.states
+            count = len(self) + (0 if found is None else len(found))
+            raise PairingError(self._explain_missing(lost.states.take(np.zeros(1, dtype=np.int64)), held, count))
         return found, parts
 
     def match(self, messages: Messages, keys: Ints) -> tuple[Messages | None, Messages | None, list[Part]]:
@@ -244,11 +238,6 @@ class Store:
         elif n == 1:
             return None, messages, []
         return self._search(messages, keys)
-
-    def missing(self, keys: Ints) -> Column:
-        """The positions of keys that are not here."""
-        here = np.fromiter(map(self._tickets.__contains__, keys.tolist()), dtype=bool, count=len(keys))
-        return np.flatnonzero(~here)
 
     def _run(self, ticket: int, keys: Ints) -> Part | None:
         """These keys as neighbours in one record, if that is what they are."""
@@ -319,15 +308,8 @@ class Store:
         """All records, open blocks included."""
         return list(self._records.values())
 
-    def some_states(self, most: int = 3) -> States | None:
-        """What the keys kept here say of the states, for error messages."""
-        if not self._tickets:
-            return None
-        keys = np.fromiter(self._tickets, dtype=np.int64, count=len(self._tickets))
-        return self.packer.unpack(keys[:most])
-
     def clear(self) -> None:
-        self._tickets.clear()
+        super().clear()
         self._records.clear()
         self._open.clear()
 
@@ -335,30 +317,9 @@ class Store:
         if not self._tickets:
             self.clear()
             return
-        keys = np.fromiter(self._tickets, dtype=np.int64, count=len(self._tickets))
-        self._tickets = dict(zip(rekey(keys).tolist(), self._tickets.values(), strict=True))
+        super()._rekey(rekey)
         for record in self._records.values():
             record.keys = rekey(record.keys)
-
-    def _explain_clash(self, keys: Ints) -> str:
-        values, counts = np.unique(keys, return_counts=True)
-        again = values[counts > 1] if (counts > 1).any() else keys
-        which = self.packer.unpack(again[:1]).describe()
-        return (
-            f"two messages with one key {which} at the same time in {self.what}. "
-            f"Usual cause: the key leaves out a field that tells the messages apart, or one message was sent twice"
-        )
-
-    def _explain_missing(self, states: States, found: Messages | None) -> str:
-        fields = ", ".join(self.packer.fields or ())
-        held = self.some_states() if found is None else found.states
-        count = len(self) + (0 if found is None else len(found))
-        shown = f": {held.describe()}" if held is not None else ""
-        return (
-            f"got a backward for {states.describe()} that it never forwarded; {self.what}, keyed by ({fields}), holds "
-            f"{count} message(s){shown}. Usual cause: a wrong inverse in an Isu behind this node, or an answer that "
-            f"was sent twice"
-        )
 
 
 def _fits(block: Record, rows: Rows, states: States | None) -> bool:
@@ -378,62 +339,3 @@ def _without(messages: Messages, found: Messages) -> Messages:
     seen = {tuple(c) for c in found.states.columns.T.tolist()}
     left = [i for i, c in enumerate(messages.states.columns.T.tolist()) if tuple(c) not in seen]
     return messages.take(np.array(left[:1] or [0]))
-
-
-def gather(parts: Sequence[Part], i: int) -> Tensor | None:
-    """The rows of the ``i``-th tensor of all parts, one after the other."""
-    if len(parts) == 1:
-        return parts[0].rows(i)
-    pieces = [p.rows(i) for p in parts]
-    known = [p for p in pieces if p is not None]
-    if not known:
-        return None
-    if len(known) < len(pieces):
-        like = known[0]
-        pieces = [
-            like.new_zeros(int(part.counts().sum()), *like.shape[1:]) if piece is None else piece
-            for part, piece in zip(parts, pieces, strict=True)
-        ]
-    return torch.cat([p for p in pieces if p is not None])
-
-
-def gather_states(parts: Sequence[Part]) -> States:
-    """The states of all parts, one after the other."""
-    return States.merge([p.states() for p in parts])
-
-
-def gather_counts(parts: Sequence[Part]) -> Ints | None:
-    """Rows of each message of all parts, one after the other; None: one each."""
-    if all(p.record.offsets is None for p in parts):
-        return None
-    return np.concatenate([p.counts() for p in parts])
-
-
-class Kept:
-    """What a transform kept of the messages of a backward batch: ``kept[i]`` is its i-th tensor, row by row."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
-
-    def __getitem__(self, i: int) -> Tensor:
-        rows = gather(self.parts, i)
-        assert rows is not None
-        return rows
-
-    def maybe(self, i: int) -> Tensor | None:
-        """The same where it may be None."""
-        return gather(self.parts, i)
-
-    def beside(self, g: Tensor, i: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(rows of g, the same rows of the i-th tensor), piece by piece: large pieces where they lie, not copied."""
-        if len(self.parts) == 1 or g.shape[0] < _LARGE * len(self.parts):
-            yield g, self[i]
-            return
-        start = 0
-        for part in self.parts:
-            rows = part.rows(i)
-            assert rows is not None
-            yield g[start : start + rows.shape[0]], rows
-            start += rows.shape[0]

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from ampnet.errors import PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages
+from ampnet.nodes.kept import Kept
+from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
-from ampnet.nodes.store import Kept, Part, Store
+from ampnet.nodes.store import Part, Store
 from ampnet.update.updater import Updater
 
 Residuals = tuple[Tensor | None, ...]
@@ -61,7 +63,7 @@ class Transform(Node):
         self.apply(_payload(messages), messages)
         return True
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield "cache", self.cache
 
 
@@ -141,7 +143,7 @@ class Parameterised(Node):
         self.updater.forget_versions(set())
         self.updater.reset()
 
-    def stores(self) -> Iterator[tuple[str, Store]]:
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield "cache", self.cache
 
     def held(self) -> dict[str, int]:

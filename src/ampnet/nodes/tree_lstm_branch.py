@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.message import Messages
+from ampnet.nodes.kept import Kept
 from ampnet.nodes.linear import add_linear, add_product
-from ampnet.nodes.store import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
 
 

@@ -1,0 +1,78 @@
+"""Kept: what a store gives back for a batch, piece by piece or as one tensor.
+
+A backward batch is answered in **parts**, one for each record that holds some of its messages, in the order of the
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampnet.nodes.store import Part
+from ampnet.state import Ints, States
+
+_LARGE = 48
+"""Rows a piece must have, on average, to be worth handling where it lies instead of being copied together."""
+
+
+def gather(parts: Sequence[Part], i: int) -> Tensor | None:
+    """The rows of the ``i``-th tensor of all parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0].rows(i)
+    pieces = [p.rows(i) for p in parts]
+    known = [p for p in pieces if p is not None]
+    if not known:
+        return None
+    if len(known) < len(pieces):
+        like = known[0]
+        pieces = [
+            like.new_zeros(int(part.counts().sum()), *like.shape[1:]) if piece is None else piece
+            for part, piece in zip(parts, pieces, strict=True)
+        ]
+    return torch.cat([p for p in pieces if p is not None])
+
+
+def gather_states(parts: Sequence[Part]) -> States:
+    """The states of all parts, one after the other."""
+    return States.merge([p.states() for p in parts])
+
+
+def gather_counts(parts: Sequence[Part]) -> Ints | None:
+    """Rows of each message of all parts, one after the other; None: one each."""
+    if all(p.record.offsets is None for p in parts):
+        return None
+    return np.concatenate([p.counts() for p in parts])
+
+
+class Kept:
+    """What a transform kept of the messages of a backward batch: ``kept[i]`` is its i-th tensor, row by row."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, i: int) -> Tensor:
+        rows = gather(self.parts, i)
+        assert rows is not None
+        return rows
+
+    def maybe(self, i: int) -> Tensor | None:
+        """The same where it may be None."""
+        return gather(self.parts, i)
+
+    def beside(self, g: Tensor, i: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """(rows of g, the same rows of the i-th tensor), piece by piece: large pieces where they lie, not copied."""
+        if len(self.parts) == 1 or g.shape[0] < _LARGE * len(self.parts):
+            yield g, self[i]
+            return
+        start = 0
+        for part in self.parts:
+            rows = part.rows(i)
+            assert rows is not None
+            yield g[start : start + rows.shape[0]], rows
+            start += rows.shape[0]
