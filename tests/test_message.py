@@ -64,13 +64,13 @@ def test_rows_each_tells_uniform_batches() -> None:
     assert rows_each(np.array([0, 0, 4])) == 0
 
 
-def test_empty_answers_merge_with_gradients_as_zeros() -> None:
+def test_messages_with_and_without_a_payload_do_not_merge() -> None:
+    """Zeros in place of a missing gradient would be a gradient: counted, and multiplied with what was kept."""
     gradient = batch([2, 1])
     empty = gradient.with_payload(None).take(np.array([0]))
-    merged = Messages.merge([empty, gradient])
-    assert merged.payload is not None
-    assert merged.payload[:2].tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert Messages.merge([empty, empty]).payload is None
+    with pytest.raises(PayloadError, match="must stay in batches of their own"):
+        Messages.merge([empty, gradient])
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_fields_are_added_kept_and_dropped() -> None:
     [
         (lambda s: s.edge, "no state field 'edge'; this state has instance, t"),
         (lambda s: s.replace(edge=1), "no state field 'edge' to replace"),
-        (lambda s: s.replace(t=[1, 2, 3]), r"cannot put \[1, 2, 3\] into column 't' of 2 states"),
+        (lambda s: s.replace(t=[1, 2, 3]), r"cannot put \[1, 2, 3\] into 't' of 2 states"),
         (lambda s: s.adding(t=1), "'t' exists already"),
         (lambda s: s.adding(columns=1), "'columns' cannot be a state field"),
         (lambda s: s.keep("edge"), "no state field 'edge' to keep"),

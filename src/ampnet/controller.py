@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,11 +44,14 @@ class _Open:
     began: float | None = None
     """When its first instance was pumped."""
     loss: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
     rows: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    metric_rows: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
     cut: bool = False
     """Whether data was left when the run was stopped."""
+    numbers: list[int] = field(default_factory=list)
+    """Of its instances, in inference."""
     results: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
 
 
@@ -85,13 +88,14 @@ class Controller:
 
     def __init__(
         self,
-        inputs: Sequence[str],
+        inputs: Mapping[str, tuple[str, ...]],
         label_inputs: Iterable[str],
         max_active_keys: int,
         *,
         post: Callable[[int, Messages], None],
         shelve: Callable[[Mapping[int, Structure]], None],
         retire: Callable[[Column, bool], None],
+        forget: Callable[[Column], None],
         flush: Callable[[], None],
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -99,10 +103,11 @@ class Controller:
         if max_active_keys < 1:
             raise ValueError(f"max_active_keys must be 1 or more, got {max_active_keys}")
         self.inputs = {name: i for i, name in enumerate(inputs)}
+        self.fields = {name: ("instance", *fields) for name, fields in inputs.items()}
         self.label_inputs = frozenset(label_inputs)
         self.max_active_keys, self.clock = max_active_keys, clock
         self._announce = announce if announce is not None else Announcer()
-        self._post, self._shelve, self._retire, self._flush = post, shelve, retire, flush
+        self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
         self._next = 0
         self._in_flight: dict[int, _InFlight] = {}
         self._coming: Iterator[Stream] = iter(())
@@ -115,6 +120,8 @@ class Controller:
 
     def begin(self, streams: Iterable[Stream], *, together: bool, barrier: bool) -> None:
         """Take on streams: one after the other, or ``together``. With ``barrier`` each waits for the one before."""
+        if together and barrier:
+            raise ValueError("streams that run together cannot wait for one another: give together or barrier")
         self._coming, self._together, self._barrier = iter(streams), together, barrier
         self._open, self._draining, self.finished, self._stopping = [], [], [], False
         while self._open_next() and together:
@@ -201,6 +208,8 @@ class Controller:
         self._last = opened
         if opened.began is None:
             opened.began = self.clock()
+        if not train:
+            opened.numbers += batch
         structures = {n: i.structure for n, i in batch.items() if i.structure is not None}
         if structures:
             self._shelve(structures)
@@ -217,8 +226,19 @@ class Controller:
         sent: list[tuple[int, Messages]] = []
         for name, port in self.inputs.items():
             given = [(n, i.feeds[name]) for n, i in batch.items() if name in i.feeds and len(i.feeds[name])]
-            if given:
-                sent.append((port, merge_feeds([n for n, _ in given], [f for _, f in given], train)))
+            for number, one in given:
+                if one.fields != self.fields[name]:
+                    raise DataError(
+                        f"stream '{opened.stream.name}': instance {number} has messages for input '{name}' with state "
+                        f"fields ({', '.join(one.fields)}); the graph declares ({', '.join(self.fields[name])})"
+                    )
+            try:
+                sent += [(port, m) for m in merge_feeds([n for n, _ in given], [f for _, f in given], train)]
+            except AmpnetError as error:
+                first, last = given[0][0], given[-1][0]
+                raise DataError(
+                    f"stream '{opened.stream.name}', input '{name}', instances {first} to {last}: {error}"
+                ) from error
         if self._announce.wants(Pump):
             states: PortStates = tuple((port, messages.states) for port, messages in sent)
             self._announce(
@@ -296,13 +316,15 @@ class Controller:
         """[3] Nothing of this stream is left."""
         if opened.stream.train and opened.pumped:
             self._flush()
+        elif opened.numbers:
+            self._forget(np.array(opened.numbers))
         stats = StreamStats(
             opened.stream.name,
             opened.stream.train,
             opened.retired,
             opened.records,
             _mean(opened.loss, opened.rows),
-            {name: _mean(total, opened.rows) for name, total in opened.metrics.items()},
+            {name: _mean(total, opened.metric_rows[name]) for name, total in opened.metrics.items()},
             self.clock() - opened.began if opened.began is not None else 0.0,
             opened.skipped,
             not opened.cut,
@@ -316,6 +338,12 @@ class Controller:
     def _score(self, report: Report) -> None:
         """Add a report to its streams' totals. The messages of one report may be of two streams (no barrier)."""
         instances = report.states.column("instance").tolist()
+        over = [n for n in instances if n not in self._in_flight]
+        if over:
+            raise PairingError(
+                f"node '{report.node}' has a result of instance {over[0]}, which had all its results already: give "
+                f"Instance(results=...) the number of results of all losses"
+            )
         streams = {id(self._in_flight[n].stream): self._in_flight[n].stream for n in instances}
         loss = report.loss.to(torch.float64).numpy(force=True)
         metrics = {name: values.to(torch.float64).numpy(force=True) for name, values in report.metrics.items()}
@@ -328,10 +356,13 @@ class Controller:
                 where = np.setdiff1d(mine, report.skipped)
                 opened.skipped += len(mine) - len(where)
             rows = report.rows[where]
-            opened.loss += float(loss[where] @ rows)
+            count = int(rows.sum())
+            if report.labelled:
+                opened.loss += float(loss[where] @ rows)
+                opened.rows += count
             for name, values in metrics.items():
                 opened.metrics[name] = opened.metrics.get(name, 0.0) + float(values[where].sum())
-            opened.rows += int(rows.sum())
+                opened.metric_rows[name] = opened.metric_rows.get(name, 0) + count
             if opened.stream.keep_predictions and report.prediction is not None:
                 self._keep(opened, report, np.arange(len(instances))[where])
 
@@ -355,7 +386,7 @@ class Controller:
             opened.records,
             self.clock() - (opened.began or 0.0),
             _mean(opened.loss, opened.rows),
-            {name: _mean(total, opened.rows) for name, total in opened.metrics.items()},
+            {name: _mean(total, opened.metric_rows[name]) for name, total in opened.metrics.items()},
             len(self._in_flight),
         )
 

@@ -29,6 +29,10 @@ class StateError(AmpnetError):
     """A state, or a key made of it, is not what it must be (unknown field, negative, too large, used twice)."""
 
 
+class NoSuchField(StateError, AttributeError):
+    """A state has no field of that name. Also an AttributeError, so that ``hasattr`` and ``copy`` work on states."""
+
+
 class PairingError(StateError):
     """A backward message has no forward partner at a node, or a forward message meets one with the same key."""
 

@@ -113,7 +113,7 @@ def fit(
     epochs: int,
     metric: str = "accuracy",
     target: float | None = None,
-    higher_is_better: bool = True,
+    higher_is_better: bool | None = None,
     barrier: bool = False,
     on_epoch: Callable[[EpochRecord], None] | None = None,
     on_turn: Callable[[Progress], None] | None = None,
@@ -129,6 +129,10 @@ def fit(
     """
     if epochs < 1:
         raise ValueError(f"epochs must be 1 or more, got {epochs}")
+    if higher_is_better is None:
+        higher_is_better = metric != "loss"
+    if higher_is_better and metric == "loss":
+        raise ValueError("a higher loss is not better: leave higher_is_better out, or give another metric")
     sign = 1 if higher_is_better else -1
     loop = _Loop(runtime, train, valid, epochs, metric, target, sign, on_epoch, clock, start=clock())
     try:

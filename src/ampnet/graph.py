@@ -14,6 +14,7 @@ faults at once, and every runtime calls it before a run.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,8 @@ class Graph:
         self.inputs: list[Input] = []
         self.edges: list[tuple[str, str]] = []
         """As given to `connect`."""
+        self.runtime: weakref.ref[object] | None = None
+        """The runtime whose nodes these are now; the last one made."""
         self.faults: list[str] = []
         """Found while wiring; reported by `validate`."""
 

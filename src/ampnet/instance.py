@@ -51,18 +51,23 @@ def feed(
     One row a message, unless ``offsets`` says otherwise; ``messages=1`` puts all rows into one message.
     A payload of None (a label that is not known, in inference) needs ``messages``.
     """
+    if "instance" in fields:
+        raise StateError("the field 'instance' is the controller's to fill in")
     if payload is None and messages is None:
         raise PayloadError("a feed without a payload needs messages=...")
+    if payload is not None and payload.dim() == 0:
+        raise PayloadError("a payload needs a dimension of rows; for one row use payload.unsqueeze(0)")
     rows = payload.shape[0] if payload is not None else 0
     starts = None if offsets is None else np.asarray(offsets, dtype=np.int64)
     if starts is None and messages == 1 and payload is not None:
         starts = np.array([0, rows])
     count = len(starts) - 1 if starts is not None else (rows if payload is not None else int(messages or 0))
-    if (
-        starts is not None
-        and payload is not None
-        and (starts[0] != 0 or starts[-1] != rows or (np.diff(starts) < 0).any())
-    ):
+    if messages is not None and messages != count:
+        raise PayloadError(f"{rows} rows are {count} messages, not {messages}; offsets=... puts rows together")
+    whole = (
+        starts is None or payload is None or (starts[0] == 0 and starts[-1] == rows and (np.diff(starts) >= 0).all())
+    )
+    if not whole:
         raise PayloadError(f"offsets must rise from 0 to the {rows} rows of the payload")
     if starts is not None and rows == count and (np.diff(starts) == 1).all():
         starts = None  # a row a message: the short form, which the inner loops are quickest at
@@ -91,6 +96,8 @@ class Instance:
     def __post_init__(self) -> None:
         if not any(len(f) for f in self.feeds.values()):
             raise DataError("an instance without a single message (an empty sequence?) cannot be pumped")
+        if self.results is not None and self.results < 1:
+            raise DataError(f"an instance must have at least one result, got results={self.results}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +141,15 @@ class StreamStats:
         return self.records / self.seconds if self.seconds > 0 else float("nan")
 
 
-def merge_feeds(numbers: list[int], feeds: list[Feed], train: bool) -> Messages:
-    """The messages of several instances for one input, as one batch, with their instance numbers filled in."""
-    parts = []
+def merge_feeds(numbers: list[int], feeds: list[Feed], train: bool) -> list[Messages]:
+    """The messages of several instances for one input, with their instance numbers filled in, as one batch.
+
+    Feeds without a payload make a batch of their own.
+    """
+    parts: dict[bool, list[Messages]] = {}
     for number, given in zip(numbers, feeds, strict=True):
         columns = given.columns.copy()
         columns[0] = number
-        parts.append(Messages.trusted(given.payload, States.trusted(given.fields, columns), given.offsets, train))
-    return Messages.merge(parts)
+        one = Messages.trusted(given.payload, States.trusted(given.fields, columns), given.offsets, train)
+        parts.setdefault(given.payload is None, []).append(one)
+    return [Messages.merge(some) for some in parts.values()]

@@ -2,7 +2,7 @@
 
 A node must never mistake one live message for another, so packing is exact: each key field gets its own bits of a
 63-bit word. Widths are not guessed once and for all: a packer starts narrow and **widens** a field when a larger
-value comes by, re-keying what is stored (`Packer.on_widen`). Only when the values really need more than 63 bits, or
+value comes by, re-keying what is stored (`Holder`). Only when the values really need more than 63 bits, or
 one is negative, is there no honest key, and that is an error.
 
 Nodes that key on the same fields share one `Layout` of bits, so the keys of a batch are packed once and remembered with
@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -25,6 +26,16 @@ from ampnet.state import Ints, States, remember_keys
 
 WORD = 63
 """Bits of a key: int64 without its sign."""
+
+
+class Holder(Protocol):
+    """Whoever stores keys."""
+
+    def live_keys(self) -> Ints:
+        """All keys stored now."""
+
+    def rekey(self, rekey: Callable[[Ints], Ints]) -> None:
+        """The layout has changed: store ``rekey(keys)`` instead."""
 
 
 class Layout:
@@ -80,6 +91,11 @@ class Layout:
                 )
         need = [max(bits, value.bit_length()) for bits, value in zip(self.bits, used, strict=True)]
         if sum(need) > WORD:
+            # Give back the headroom that was given before: what counts is what is live.
+            live = [np.zeros((len(self.fields), 1), dtype=np.int64), columns]
+            live += [self.unpack(holder.live_keys()) for packer in self.users for holder in packer.holders]
+            need = [max(1, int(column.max()).bit_length()) for column in np.concatenate(live, axis=1)]
+        if sum(need) > WORD:
             widest = ", ".join(
                 f"{f} up to {int(c.max())} ({b} bits)" for f, c, b in zip(self.fields, columns, need, strict=True)
             )
@@ -100,8 +116,8 @@ class Layout:
             return out
 
         for packer in list(self.users):
-            for listener in packer.on_widen:
-                listener(rekey)
+            for holder in packer.holders:
+                holder.rekey(rekey)
 
 
 _layouts: weakref.WeakValueDictionary[tuple[str, ...], Layout] = weakref.WeakValueDictionary()
@@ -117,13 +133,12 @@ def _layout(fields: tuple[str, ...]) -> Layout:
 class Packer:
     """Packs chosen fields of `States` into int64 keys, without collision.
 
-    ``fields=None`` keys on every field of the states it first sees. Whoever stores keys adds a function to
-    ``on_widen``; it is called with a function from old keys to new ones whenever the layout changes.
+    ``fields=None`` keys on every field of the states it first sees. Whoever stores keys is among its ``holders``.
     """
 
     def __init__(self, fields: Sequence[str] | None = None) -> None:
         self.fields = tuple(fields) if fields is not None else None
-        self.on_widen: list[Callable[[Callable[[Ints], Ints]], None]] = []
+        self.holders: list[Holder] = []
         self._seen: tuple[str, ...] | None = None
         self._rows: list[int] | None = None
         self._layout: Layout | None = None

@@ -74,7 +74,9 @@ class Messages:
         return Messages.trusted(self.payload, states, self.offsets, self.train)
 
     def take(self, index: Column) -> Messages:
-        """The messages at these positions."""
+        """The messages at these positions, or where a mask is true."""
+        if index.dtype == bool:
+            index = np.flatnonzero(index)
         payload, offsets = take_rows(self.payload, self.offsets, index)
         return Messages.trusted(payload, self.states.take(index), offsets, self.train)
 
@@ -95,7 +97,7 @@ class Messages:
 
     @staticmethod
     def merge(parts: Sequence[Messages]) -> Messages:
-        """Several batches as one, in order. All must be of one kind (training or inference)."""
+        """Several batches as one, in order. All must be of one kind: training or not, with a payload or not."""
         if len(parts) == 1:
             return parts[0]
         states = States.merge([p.states for p in parts])
@@ -114,11 +116,8 @@ def merge_payloads(parts: Sequence[Messages]) -> Tensor | None:
                 f"payload rows of {tuple(shape)} {dtype} and of {tuple(payload.shape[1:])} {payload.dtype} meet"
             )
     if len(known) < len(payloads):
-        payloads = [
-            known[0].new_zeros(part.rows, *shape) if payload is None else payload
-            for part, payload in zip(parts, payloads, strict=True)
-        ]
-    return torch.cat([p for p in payloads if p is not None])
+        raise PayloadError("messages with and without a payload meet; they must stay in batches of their own")
+    return torch.cat(known)
 
 
 def merge_offsets(parts: Sequence[Messages]) -> Ints | None:

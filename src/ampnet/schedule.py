@@ -28,6 +28,7 @@ import numpy as np
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Node
 from ampnet.nodes.transform import Parameterised
+from ampnet.state import Column
 
 ENOUGH_ROWS = 100
 """Default number of rows beyond which a larger batch is not worth its staleness; measured in docs/design.md."""
@@ -95,6 +96,15 @@ class Lane:
         self.waiting -= count
         self.rows -= rows
         return Messages.merge(parts)
+
+    def drop(self, instances: Column) -> None:
+        """Forget the messages of these instances."""
+        batches, arrivals = self.batches, self.arrivals
+        self.clear()
+        for batch, arrival in zip(batches, arrivals, strict=True):
+            kept = np.flatnonzero(~np.isin(batch.states.column("instance"), instances))
+            if len(kept):
+                self.push(batch.take(kept), arrival)
 
     def clear(self) -> None:
         self.batches, self.arrivals, self.ages = [], [], []

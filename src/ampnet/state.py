@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ampnet.errors import StateError
+from ampnet.errors import NoSuchField, StateError
 
 Ints = NDArray[np.int64]
 Column = NDArray[Any]
@@ -33,7 +33,9 @@ class States:
     """(bit layout, keys) as packed last; see `ampnet.key`."""
 
     def __init__(self, fields: Sequence[str], columns: ArrayLike) -> None:
-        array = np.array(columns, dtype=np.int64, ndmin=2)
+        given = np.array(columns, ndmin=2)
+        _check_whole(given, "columns")
+        array = given.astype(np.int64)
         if array.shape[0] != len(fields):
             raise StateError(f"{len(fields)} field(s) {tuple(fields)} but {array.shape[0]} column(s)")
         check_field_names(fields)
@@ -47,8 +49,7 @@ class States:
         """``States.of(instance=7, t=[0, 1, 2])``: columns by name; scalars are repeated."""
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c)) for c in columns.values()))
         for name, array in zip(columns, arrays, strict=True):
-            if array.dtype.kind not in "iub":
-                raise StateError(f"state field '{name}' must be integers, got {array.dtype}")
+            _check_whole(array, f"state field '{name}'")
         return cls(tuple(columns), np.stack(arrays))
 
     @classmethod
@@ -65,9 +66,6 @@ class States:
         raise StateError(f"states are immutable; use states.replace({name}=...)")
 
     def __getattr__(self, name: str) -> Ints:
-        if name in self.fields:
-            column: Ints = self.columns[self.fields.index(name)]
-            return column
         return self.column(name)
 
     def __getstate__(self) -> tuple[tuple[str, ...], Ints]:
@@ -82,7 +80,7 @@ class States:
         try:
             column: Ints = self.columns[self.fields.index(name)]
         except ValueError:
-            raise StateError(f"no state field '{name}'; this state has {', '.join(self.fields)}") from None
+            raise NoSuchField(f"no state field '{name}'; this state has {', '.join(self.fields)}") from None
         return column
 
     def __len__(self) -> int:
@@ -116,11 +114,13 @@ class States:
         """New states with some columns replaced. Each name must be a field already (see `adding`)."""
         array, fields = self.columns.copy(), self.fields
         for name, value in columns.items():
+            value = np.asarray(value)
+            _check_whole(value, f"state field '{name}'")
             try:
                 array[fields.index(name)] = value
             except ValueError as error:
                 if name in self.fields:
-                    raise StateError(f"cannot put {value!r} into column '{name}' of {len(self)} states") from error
+                    raise StateError(f"cannot put {value.tolist()} into '{name}' of {len(self)} states") from error
                 raise StateError(f"no state field '{name}' to replace; to add one use states.adding") from None
         return States.trusted(self.fields, array)
 
@@ -133,7 +133,9 @@ class States:
         check_field_names(fields)
         array = np.empty((len(fields), len(self)), dtype=np.int64)
         array[: len(self.fields)] = self.columns
-        for i, value in enumerate(columns.values(), start=len(self.fields)):
+        for i, (name, value) in enumerate(columns.items(), start=len(self.fields)):
+            value = np.asarray(value)
+            _check_whole(value, f"state field '{name}'")
             array[i] = value
         return States.trusted(fields, array)
 
@@ -152,7 +154,9 @@ class States:
         return self.keep(*(f for f in self.fields if f not in names))
 
     def take(self, index: Column) -> States:
-        """The states at these positions (repeats allowed)."""
+        """The states at these positions (repeats allowed), or where a mask is true."""
+        if index.dtype == bool:
+            index = np.flatnonzero(index)
         return States.trusted(self.fields, self.columns.take(index, axis=1))
 
     def slice(self, start: int, stop: int) -> States:
@@ -178,6 +182,11 @@ _set_columns = States.__dict__["columns"].__set__
 _set_packed = remember_keys = States.__dict__["packed"].__set__
 
 _RESERVED = frozenset(n for n in dir(States) if not n.startswith("__"))
+
+
+def _check_whole(array: Column, what: str) -> None:
+    if array.dtype.kind not in "iub" and array.size:
+        raise StateError(f"{what} must be integers, got {array.dtype}")
 
 
 def check_field_names(fields: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from ampnet.nodes.group import Group
 from ampnet.nodes.isu import Isu, explain_wrong_inverse
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Node, StateFunction
+from ampnet.nodes.phi import Phi
 from ampnet.nodes.ungroup import Ungroup
 from ampnet.state import States, check_field_names
 
@@ -206,6 +207,11 @@ def _check_key(node: Node, packer: Packer, given: list[Fields]) -> Iterable[str]
         for fields in dict.fromkeys(given):
             for missing in (f for f in packer.fields if f not in fields):
                 yield f"its key needs field '{missing}', but the state there is ({', '.join(fields)})"
+    elif len(node.inputs) > 1 and not isinstance(node, Phi) and len(given) < len(node.inputs):
+        yield (
+            f"which state fields the ports of {node.describe()} share cannot be told, as there is a function of the "
+            f"structure before them: give it key=(...)"
+        )
     elif len(node.inputs) > 1 and len(given) == len(node.inputs) and len(set(given)) > 1:
         shared = tuple(f for f in given[0] if all(f in other for other in given))
         if not shared:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ampnet.errors import NodeError
+from ampnet.errors import AmpnetError, NodeError
 from ampnet.events.log import Announcer, Backward, Forward, PortStates, Updated
 from ampnet.graph import End, Graph, Wiring
 from ampnet.message import Messages
@@ -142,10 +142,18 @@ class Worker:
             room = lane.trained.updater.room()
             if room is not None and (most is None or most > room):
                 most = room
-        todo = [(lane, lane.take(most, self.enough_rows if lane.node.saturates else None))]  # [2]
+        try:  # [2]
+            todo = [(lane, lane.take(most, self.enough_rows if lane.node.saturates else None))]
+        except AmpnetError as error:
+            waiting = lane.batches[-1].states if lane.batches else None
+            raise NodeError(lane.node.name, lane.direction.name.lower(), waiting, self.name, error) from error
         hands_on = self._hands_on
         while todo:
             lane, messages = todo.pop()
+            if lane is not chosen[0] and not self._may_pass(lane, messages):  # its counter may have filled in between
+                self._arrival += 1
+                lane.push(messages, self._arrival)
+                continue
             routes = self._routes[lane.node.name]
             for output in self._handle(lane, messages):  # [5]
                 if isinstance(output, Report):
@@ -184,6 +192,8 @@ class Worker:
         node, direction, trained = lane.node, lane.direction, lane.trained
         if not lane.train and node.name in self._needs_structure:
             messages = self._still_wanted(messages)
+            if not len(messages):
+                return ()
         noted = self._noted[direction]
         began = self.clock() if noted else 0.0
         self._invocations += 1
@@ -236,6 +246,15 @@ class Worker:
                 node.updater.count_instances(len(instances))
                 if node.updater.due():
                     self._update(node, "full")
+
+    def forget(self, instances: Column) -> None:
+        """Drop whatever is left of these instances of an inference: all their results are in."""
+        for lane in self.lanes:
+            if not lane.train and lane.waiting:
+                lane.drop(instances)
+        for node in self.nodes.values():
+            if any(node.held().values()):
+                node.forget_instances(instances)
 
     def flush(self) -> None:
         """A training epoch is over: apply what is left over, and tell the schedules of learning rates."""
@@ -324,14 +343,19 @@ def _states_of(outputs: Outputs, way: Direction) -> PortStates:
 
 
 def _culprit(node: Node, messages: Messages) -> Messages:
-    """The first message that fails alone, found by halving, where the node can be tried without a trace."""
-    while len(messages) > 1:
-        half = messages.slice(0, len(messages) // 2)
+    """The first message that fails alone, found by halving; all of them where none does."""
+    suspects = messages
+    while True:
+        half = suspects.slice(0, max(1, len(suspects) // 2))
         try:
             with torch.no_grad():
                 if not node.probe(half):
                     return messages
-            messages = messages.slice(len(half), len(messages))
         except Exception:
-            messages = half
-    return messages
+            if len(half) == 1:
+                return half
+            suspects = half
+            continue
+        if len(suspects) == 1:
+            return messages
+        suspects = suspects.slice(len(half), len(suspects))

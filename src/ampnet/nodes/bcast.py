@@ -31,14 +31,14 @@ class Bcast(Node):
         return [forward_to(i, messages) for i in range(len(self.outputs))]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        joined = self.join.arrive(port, messages)
-        if joined is None:
-            return []
-        total: Tensor | None = None
-        for piece in joined.payloads:
-            if piece is not None:
-                total = piece if total is None else total + piece
-        return [backward_to(0, joined.last.with_payload(total))]
+        out = []
+        for joined in self.join.arrive(port, messages):
+            total: Tensor | None = None
+            for piece in joined.payloads:
+                if piece is not None:
+                    total = piece if total is None else total + piece
+            out.append(backward_to(0, joined.last.with_payload(total)))
+        return out
 
     def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()

@@ -20,7 +20,7 @@ from ampnet.message import Messages
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.kept import gather_states
 from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
+from ampnet.nodes.node import Node, Output, Outputs, backward_to, forward_to
 from ampnet.nodes.store import Store
 
 
@@ -38,24 +38,26 @@ class Concat(Node):
         self._same_states: bool | None = None
 
     def forward(self, port: int, messages: Messages) -> Outputs:
-        joined = self.join.arrive(port, messages)
-        if joined is None:
-            return []
+        return [self._side_by_side(joined) for joined in self.join.arrive(port, messages)]
+
+    def _side_by_side(self, joined: Joined) -> Output:
         payloads = [p for p in joined.payloads if p is not None]
         self._check(payloads)
         last = joined.last
         if self._states_agree(joined):
-            return [forward_to(0, last.with_payload(torch.cat(payloads, -1)))]
+            return forward_to(0, last.with_payload(torch.cat(payloads, -1)))
         given = [joined.states(i) for i in range(len(self.inputs))]
         if last.train:
             keys = self.key.pack(last.states)
             for store, states in zip(self.origins, given, strict=True):
                 store.put(keys, (), states)
-        return [forward_to(0, Messages.trusted(torch.cat(payloads, -1), given[0], last.offsets, last.train))]
+        return forward_to(0, Messages.trusted(torch.cat(payloads, -1), given[0], last.offsets, last.train))
 
     def _check(self, payloads: list[Tensor]) -> None:
         if len(payloads) < len(self.inputs):
             raise PayloadError("got a forward message without a payload")
+        if any(p.dim() < 2 for p in payloads):
+            raise PayloadError(f"expects rows of some width, got payloads of {[tuple(p.shape) for p in payloads]}")
         widths = [p.shape[-1] for p in payloads]
         if widths != self._widths:
             if self._widths is not None:
@@ -87,6 +89,9 @@ class Concat(Node):
     def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()
         yield from ((f"origins of '{p}'", s) for p, s in zip(self.inputs, self.origins, strict=True))
+
+    def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+        return arriving[0]
 
     def waits(self) -> list[str]:
         return self.join.waits()

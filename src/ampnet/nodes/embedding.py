@@ -45,12 +45,14 @@ class Embedding(Parameterised):
             raise PayloadError(f"expects int64 indices, got a payload of {x.dtype}")
         flat = x.reshape(-1)
         try:
+            if flat.is_cuda and bool(((flat < 0) | (flat >= self.size)).any()):
+                raise IndexError  # asked beforehand: a kernel that meets such an index takes the device down
             y = w[0].index_select(0, flat)
         except (IndexError, RuntimeError) as error:
             raise PayloadError(
                 f"has {self.size} entries (0 to {self.size - 1}); got {int(flat.min())} to {int(flat.max())}"
             ) from error
-        return y.view(*x.shape, -1), (x,)
+        return y.view(*x.shape, y.shape[-1]), (x,)
 
     def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
         x = kept[0]

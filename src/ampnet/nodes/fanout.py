@@ -26,33 +26,40 @@ from ampnet.state import Column, Ints, States
 class Family:
     """The parents of one forward batch, while their children are out."""
 
-    __slots__ = ("child_count", "child_owner", "child_start", "out", "parents", "total")
+    __slots__ = ("child_count", "child_owner", "child_start", "moved", "out", "parents", "total")
 
     def __init__(self, parents: Messages, owner: Ints, start: Ints, count: Ints) -> None:
         self.parents = parents.with_payload(None)
         self.child_owner, self.child_start, self.child_count = owner, start, count
         self.out = np.bincount(owner, minlength=len(parents))
+        self.moved = np.zeros(len(parents), dtype=bool)
+        """Parents of which a child brought a gradient; the others are answered without one."""
         self.total: Tensor | None = None
 
-    def add(self, children: Column, messages: Messages) -> Messages | None:
+    def add(self, children: Column, messages: Messages) -> list[Messages]:
         """Add the gradients of these children; return the parents that are complete now."""
         g, owner = messages.payload, self.child_owner[children]
+        self.out -= np.bincount(owner, minlength=len(self.out))
         if g is not None:
+            self.moved[owner] = True
             rows = ranges(self.child_start[children], self.child_count[children])
-            whole = self.total is None and len(rows) == self.parents.rows and bool((np.diff(rows) == 1).all())
-            if whole:
-                self.total = g
+            at_once = self.total is None and not self.out.any() and len(rows) == self.parents.rows
+            if at_once and (np.diff(rows) == 1).all():
+                self.total = g  # all of it at once, in order: nothing will be added to it
             else:
                 if self.total is None:
                     self.total = g.new_zeros(self.parents.rows, *g.shape[1:])
                 self.total.index_add_(0, index_tensor(rows, g), g)
-        self.out -= np.bincount(owner, minlength=len(self.out))
         touched = np.unique(owner)
         done = touched[self.out[touched] == 0]
-        if not len(done):
-            return None
-        answered = self.parents.with_payload(self.total)
-        return answered if len(done) == len(self.out) else answered.take(done)
+        moved, still = done[self.moved[done]], done[~self.moved[done]]
+        answers = []
+        if len(moved):
+            whole = self.parents.with_payload(self.total)
+            answers.append(whole if len(moved) == len(self.out) else whole.take(moved))
+        if len(still):
+            answers.append(self.parents.take(still))
+        return answers
 
 
 class Fanout:
@@ -92,8 +99,7 @@ class Fanout:
             complete = family.add(numbers.numpy(), some)
             if not family.out.any():
                 del self._families[part.record.tag]
-            if complete is not None:
-                yield complete
+            yield from complete
 
     def held(self) -> dict[str, int]:
         return {"children": len(self.children), "families": len(self._families)}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
-from ampnet.nodes.module import check_row_wise
+from ampnet.nodes.module import check_alone, check_row_wise
 from ampnet.nodes.transform import Residuals, Transform
 
 
@@ -28,8 +28,11 @@ class Function(Transform):
         self._checked = False
 
     def apply(self, x: Tensor, messages: Messages) -> tuple[Tensor, Residuals]:
-        y = self.function(x)
-        check_row_wise(self, y, x, self.function)
+        version = x._version
+        y = check_row_wise(self.function(x), x, version)
+        if not self._checked and len(x) > 1:
+            self._checked = True
+            check_alone(y, x, self.function)
         return y, (x,)
 
     def gradient(self, g: Tensor, kept: Kept) -> Tensor | None:
@@ -38,7 +41,10 @@ class Function(Transform):
             return None
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            (dx,) = torch.autograd.grad(self.function(x), x, g, allow_unused=True)
+            y = self.function(x)
+            if not y.requires_grad:
+                return None
+            (dx,) = torch.autograd.grad(y, x, g, allow_unused=True)
         return dx
 
     def reference(self, x: Tensor) -> Tensor:

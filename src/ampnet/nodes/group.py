@@ -13,6 +13,8 @@ A group of no messages never exists, so nothing comes out for it: a graph node w
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
@@ -22,7 +24,7 @@ import torch
 
 from ampnet.errors import PairingError, StateError
 from ampnet.key import Packer
-from ampnet.message import Messages, offsets_of
+from ampnet.message import Messages, consecutive, offsets_of
 from ampnet.nodes.kept import gather
 from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, StateFunction, backward_to, forward_to
@@ -30,16 +32,13 @@ from ampnet.nodes.store import Store
 from ampnet.state import Column, Ints, States
 
 
-class _Waiting:
+class _Arrived:
     """A batch of members, some of which still wait."""
 
-    __slots__ = ("groups", "keys", "messages")
+    __slots__ = ("groups", "live", "messages")
 
-    def __init__(self, messages: Messages, groups: States, keys: Ints) -> None:
-        self.messages, self.groups, self.keys = messages, groups, keys
-
-    def take(self, where: Column) -> _Waiting:
-        return _Waiting(self.messages.take(where), self.groups.take(where), self.keys[where])
+    def __init__(self, messages: Messages, groups: States) -> None:
+        self.messages, self.groups, self.live = messages, groups, len(messages)
 
 
 class Group(Node):
@@ -54,11 +53,14 @@ class Group(Node):
         self.order = StateFunction(order) if order is not None else None
         self.key = Packer()
         self.members = Store(self.key, "its memory of members")
-        self._whole_state = Packer()
-        self._waiting: list[_Waiting] = []
         self._missing: dict[int, int] = {}
+        """How many messages a group that has begun still lacks, by its key."""
+        self._arrived: dict[int, _Arrived] = {}
+        self._next = 0
+        self._keys = self._batch = self._place = np.zeros(0, dtype=np.int64)
+        """Of every message that waits: the key of its group, the batch it came in, its place there."""
         self._member_fields: tuple[str, ...] = ()
-        self.key.on_widen.append(self._rekey)
+        self.key.holders.append(self)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         groups = self.state(messages.states, shelf=self.shelf)
@@ -75,57 +77,59 @@ class Group(Node):
                 f"the group {groups.take(at).describe()} has size {int(sizes[at][0])} and got more messages than that, "
                 f"the last for {messages.states.take(at).describe()}"
             )
-        arrived = _Waiting(messages, groups, keys)
-        full = unique[missing == 0]
-        if len(full) < len(unique):
-            short = missing > 0
-            self._missing.update(zip(unique[short].tolist(), missing[short].tolist(), strict=True))
-        if not len(full):
-            self._waiting.append(arrived)
-            return []
-        for key in full.tolist():
-            self._missing.pop(key, None)
-        return [forward_to(0, self._assemble(self._leave(full, arrived)))]
+        short = missing > 0
+        self._missing.update(zip(unique[short].tolist(), missing[short].tolist(), strict=True))
+        full = unique[~short]
+        deque(map(self._missing.pop, full.tolist(), repeat(None)), maxlen=0)
+        if len(full) == len(unique) and not len(self._keys):
+            return [forward_to(0, self._assemble(messages, groups, keys))]
+        self._wait(messages, groups, keys)
+        return [forward_to(0, self._assemble(*self._leave(full)))] if len(full) else []
 
-    def _leave(self, full: Ints, arrived: _Waiting) -> _Waiting:
+    def _wait(self, messages: Messages, groups: States, keys: Ints) -> None:
+        self._arrived[self._next] = _Arrived(messages, groups)
+        self._keys = np.concatenate((self._keys, keys))
+        self._batch = np.concatenate((self._batch, np.full(len(keys), self._next)))
+        self._place = np.concatenate((self._place, np.arange(len(keys))))
+        self._next += 1
+
+    def _leave(self, full: Ints) -> tuple[Messages, States, Ints]:
         """Take the members of full groups out of all that wait."""
-        leaving, staying = [], []
-        for batch in (*self._waiting, arrived):
-            out = np.isin(batch.keys, full)
-            if out.all():
-                leaving.append(batch)
-            elif out.any():
-                leaving.append(batch.take(np.flatnonzero(out)))
-                staying.append(batch.take(np.flatnonzero(~out)))
-            else:
-                staying.append(batch)
-        self._waiting = staying
-        return _Waiting(
-            Messages.merge([b.messages for b in leaving]),
-            States.merge([b.groups for b in leaving]),
-            np.concatenate([b.keys for b in leaving]),
-        )
+        leaving = np.isin(self._keys, full)
+        where = np.flatnonzero(leaving)
+        where = where[np.argsort(self._batch[where], kind="stable")]
+        batch, place, keys = self._batch[where], self._place[where], self._keys[where]
+        cuts = [0, *(np.flatnonzero(batch[1:] != batch[:-1]) + 1).tolist(), len(batch)]
+        messages, groups = [], []
+        for a, b in itertools.pairwise(cuts):
+            came = self._arrived[int(batch[a])]
+            messages.append(came.messages.take(place[a:b]))
+            groups.append(came.groups.take(place[a:b]))
+            came.live -= b - a
+            if not came.live:
+                del self._arrived[int(batch[a])]
+        stay = np.flatnonzero(~leaving)
+        self._keys, self._batch, self._place = self._keys[stay], self._batch[stay], self._place[stay]
+        return Messages.merge(messages), States.merge(groups), keys
 
-    def _assemble(self, members: _Waiting) -> Messages:
-        states = members.messages.states
+    def _assemble(self, members: Messages, groups: States, keys: Ints) -> Messages:
+        states = members.states
         if self.order is None:
             # Not the packed key: its value depends on what other states came by before.
-            rank = np.lexsort((*reversed(states.columns), members.keys))
+            rank = np.lexsort((*reversed(states.columns), keys))
         else:
-            rank = np.lexsort((np.asarray(self.order(states, shelf=self.shelf)), members.keys))
-        if (np.diff(rank) == 1).all():
-            ordered, keys, groups = members.messages, members.keys, members.groups
-        else:
-            ordered, keys, groups = members.messages.take(rank), members.keys[rank], members.groups.take(rank)
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(keys)) + 1, [len(keys)]))
-        rows = ordered.row_counts()
+            rank = np.lexsort((np.asarray(self.order(states, shelf=self.shelf)), keys))
+        if not consecutive(rank):
+            members, keys, groups = members.take(rank), keys[rank], groups.take(rank)
+        starts = np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1, [len(keys)]))
+        rows = members.row_counts()
         out_states = groups.take(starts[:-1])
-        if ordered.train:
+        if members.train:
             self._member_fields = states.fields
-            kept = torch.from_numpy(np.vstack([ordered.states.columns, rows]).T.copy())
+            kept = torch.from_numpy(np.vstack([members.states.columns, rows]).T.copy())
             self.members.put(keys[starts[:-1]], (kept,), None, starts)
-        offsets = starts if ordered.offsets is None else offsets_of(np.add.reduceat(rows, starts[:-1]))
-        return Messages.trusted(ordered.payload, out_states, offsets, ordered.train)
+        offsets = starts if members.offsets is None else offsets_of(np.add.reduceat(rows, starts[:-1]))
+        return Messages.trusted(members.payload, out_states, offsets, members.train)
 
     def backward(self, port: int, messages: Messages) -> Outputs:
         messages, parts = self.members.take(messages)
@@ -137,36 +141,44 @@ class Group(Node):
         offsets = None if (rows == 1).all() else offsets_of(rows)
         return [backward_to(0, Messages.trusted(messages.payload, states, offsets, messages.train))]
 
-    def _rekey(self, rekey: Callable[[Ints], Ints]) -> None:
-        for batch in self._waiting:
-            batch.keys = rekey(batch.keys)
-        if self._missing:
-            keys = np.fromiter(self._missing, dtype=np.int64, count=len(self._missing))
-            self._missing = dict(zip(rekey(keys).tolist(), self._missing.values(), strict=True))
+    def live_keys(self) -> Ints:
+        return self._keys
+
+    def rekey(self, rekey: Callable[[Ints], Ints]) -> None:
+        self._keys = rekey(self._keys)
+        keys = np.fromiter(self._missing, dtype=np.int64, count=len(self._missing))
+        self._missing = dict(zip(rekey(keys).tolist(), self._missing.values(), strict=True))
 
     def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield "members", self.members
 
     def forget(self) -> None:
         self.members.clear()
-        self._waiting.clear()
         self._missing.clear()
+        self._arrived.clear()
+        self._keys = self._batch = self._place = np.zeros(0, dtype=np.int64)
+
+    def forget_instances(self, instances: Column) -> None:
+        states = self.key.unpack(self._keys) if len(self._keys) else None
+        if states is not None and "instance" in states.fields:
+            gone = np.unique(self._keys[np.isin(states.column("instance"), instances)])
+            deque(map(self._missing.pop, gone.tolist(), repeat(None)), maxlen=0)
+            if len(gone):
+                self._leave(gone)
 
     def held(self) -> dict[str, int]:
-        return {"members": len(self.members), "waiting": sum(len(b.messages) for b in self._waiting)}
+        return {"members": len(self.members), "waiting": len(self._keys)}
 
     def waits(self) -> list[str]:
-        lines = []
-        for batch in self._waiting:
-            _, first = np.unique(batch.keys, return_index=True)
-            for at in first[:5].tolist():
-                key = int(batch.keys[at])
-                here = int(sum((b.keys == key).sum() for b in self._waiting))
-                lines.append(
-                    f"group {batch.groups.take(np.array([at])).describe()} has {here} message(s) and waits for "
-                    f"{self._missing.get(key, 0)} more"
-                )
-        return lines
+        unique, counts = np.unique(self._keys, return_counts=True)
+        if not len(unique):
+            return []
+        groups = self.key.unpack(unique[:5])
+        return [
+            f"group {groups.slice(i, i + 1).describe()} has {int(counts[i])} message(s) and waits for "
+            f"{self._missing.get(int(unique[i]), 0)} more"
+            for i in range(len(groups))
+        ]
 
     def state_functions(self) -> dict[str, StateFunction]:
         named = {"state": self.state, "size": self.size}

@@ -34,6 +34,13 @@ class Joined:
         )
         """One payload per port; None for a gradient that is not there."""
 
+    def offsets(self, port: int) -> Ints | None:
+        """The row offsets of the messages as they came in on a port."""
+        if port == self.port:
+            return self.last.offsets
+        counts = gather_counts(self._parts[port])
+        return None if counts is None else offsets_of(counts)
+
     def states(self, port: int) -> States:
         """The states under which the messages came in on a port."""
         return self.last.states if port == self.port else gather_states(self._parts[port])
@@ -46,29 +53,35 @@ class Join:
         self.ports, self.packer, self.keep_states = tuple(ports), packer, keep_states
         self.waiting = [Store(packer, f"the messages waiting at port '{p}'") for p in self.ports]
 
-    def arrive(self, port: int, messages: Messages) -> Joined | None:
-        """Take a batch in; return what it completes."""
+    def arrive(self, port: int, messages: Messages) -> list[Joined]:
+        """Take a batch in; return what it completes (messages that lack a payload on some port apart from others)."""
+        keys = self.packer.pack(messages.states)
+        rest = [i for i in range(len(self.ports)) if i != port]
+        if any(self.waiting[i].may_hold_empty for i in rest):
+            lacking = sum(self.waiting[i].empty(keys).astype(np.int64) << i for i in rest)
+            kinds = np.unique(lacking)
+            if len(kinds) > 1:
+                return [j for kind in kinds for j in self._arrive(port, messages.take(np.flatnonzero(lacking == kind)))]
+        return self._arrive(port, messages)
+
+    def _arrive(self, port: int, messages: Messages) -> list[Joined]:
         keys = self.packer.pack(messages.states)
         if len(self.ports) != 2:
             return self._arrive_of_many(port, messages, keys)
         found, others, parts = self.waiting[1 - port].match(messages, keys)
         if others is not None:
             self._wait(port, others)
-        if found is None:
-            return None
-        return self._complete(port, found, {1 - port: parts})
+        return [] if found is None else [self._complete(port, found, {1 - port: parts})]
 
-    def _arrive_of_many(self, port: int, messages: Messages, keys: Ints) -> Joined | None:
+    def _arrive_of_many(self, port: int, messages: Messages, keys: Ints) -> list[Joined]:
         rest = [i for i in range(len(self.ports)) if i != port]
-        absent = np.unique(
-            np.concatenate([np.zeros(0, dtype=np.int64), *(self.waiting[i].missing(keys) for i in rest)])
-        )
+        absent = np.unique(np.concatenate([self.waiting[i].missing(keys) for i in rest]))
         if len(absent):
             self._wait(port, messages.take(absent))
             messages = messages.take(np.setdiff1d(np.arange(len(keys)), absent, assume_unique=True))
         if not len(messages):
-            return None
-        return self._complete(port, messages, {i: self._in_order(i, messages) for i in rest})
+            return []
+        return [self._complete(port, messages, {i: self._in_order(i, messages) for i in rest})]
 
     def _in_order(self, port: int, messages: Messages) -> list[Part]:
         """What waits at a port, in the order of a batch. (A store answers in its own order: fine for one port.)"""
@@ -99,6 +112,8 @@ class Join:
         theirs = gather_counts(parts)
         if theirs is None and messages.offsets is None:
             return
+        if messages.payload is None or parts[0].record.rows[0] is None:
+            return  # what is not there has no rows to count
         ours = messages.row_counts()
         theirs = theirs if theirs is not None else np.ones(len(messages), dtype=np.int64)
         if not (theirs == ours).all():

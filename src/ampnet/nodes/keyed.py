@@ -18,35 +18,31 @@ from ampnet.state import Column, Ints, States
 
 
 class Keyed:
-    """A dict from keys to integers that follows its packer, and explains what goes wrong with it."""
+    """Something kept under packed keys."""
 
     def __init__(self, packer: Packer, what: str) -> None:
         self.what = what
         self.packer = packer
-        self._tickets: dict[int, int] = {}
-        packer.on_widen.append(self._rekey)
+        packer.holders.append(self)
 
     def __len__(self) -> int:
-        return len(self._tickets)
-
-    def missing(self, keys: Ints) -> Column:
-        """The positions of keys that are not here."""
-        here = np.fromiter(map(self._tickets.__contains__, keys.tolist()), dtype=bool, count=len(keys))
-        return np.flatnonzero(~here)
+        raise NotImplementedError
 
     def some_states(self, most: int = 3) -> States | None:
         """What the keys kept here say of the states, for error messages."""
-        if not self._tickets:
-            return None
-        keys = np.fromiter(self._tickets, dtype=np.int64, count=len(self._tickets))
-        return self.packer.unpack(keys[:most])
+        raise NotImplementedError
 
     def clear(self) -> None:
-        self._tickets.clear()
+        raise NotImplementedError
 
-    def _rekey(self, rekey: Callable[[Ints], Ints]) -> None:
-        keys = np.fromiter(self._tickets, dtype=np.int64, count=len(self._tickets))
-        self._tickets = dict(zip(rekey(keys).tolist(), self._tickets.values(), strict=True))
+    def drop_instances(self, instances: Column) -> None:
+        """Forget the messages of these instances, where they may be left over after an inference."""
+
+    def live_keys(self) -> Ints:
+        raise NotImplementedError
+
+    def rekey(self, rekey: Callable[[Ints], Ints]) -> None:
+        raise NotImplementedError
 
     def _explain_clash(self, keys: Ints) -> str:
         values, counts = np.unique(keys, return_counts=True)
@@ -75,8 +71,8 @@ class Marks(Keyed):
 
     def __init__(self, packer: Packer, what: str, count: int) -> None:
         """Numbers from 0 to ``count - 1``."""
-        super().__init__(packer, what)
         self._sets: list[set[int]] = [set() for _ in range(count)]
+        super().__init__(packer, what)
 
     def __len__(self) -> int:
         return sum(map(len, self._sets))
@@ -129,6 +125,9 @@ class Marks(Keyed):
         for mine in self._sets:
             mine.clear()
 
-    def _rekey(self, rekey: Callable[[Ints], Ints]) -> None:
+    def live_keys(self) -> Ints:
+        return np.fromiter(itertools.chain(*self._sets), dtype=np.int64, count=len(self))
+
+    def rekey(self, rekey: Callable[[Ints], Ints]) -> None:
         for i, mine in enumerate(self._sets):
             self._sets[i] = set(rekey(np.fromiter(mine, dtype=np.int64, count=len(mine))).tolist())

@@ -23,7 +23,7 @@ from ampnet.key import Packer
 from ampnet.message import Messages, index_tensor, rows_each
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.node import Node, Outputs, Report, backward_to
+from ampnet.nodes.node import Node, Output, Outputs, Report, backward_to
 from ampnet.nodes.reduce import segment_sum
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -71,13 +71,12 @@ class Loss(Node):
         self.join = Join(self.inputs, self.key, keep_states=True)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
-        joined = self.join.arrive(port, messages)
-        return [] if joined is None else self._judge(joined)
+        return [output for joined in self.join.arrive(port, messages) for output in self._judge(joined)]
 
-    def _judge(self, joined: Joined) -> Outputs:
+    def _judge(self, joined: Joined) -> list[Output]:
         prediction, label = joined.payloads
         last = joined.last
-        batch = Messages.trusted(prediction, joined.states(0), last.offsets, last.train)
+        batch = Messages.trusted(prediction, joined.states(0), joined.offsets(0), last.train)
         counts = batch.row_counts()
         if prediction is None:
             raise PayloadError("got a prediction without a payload")
@@ -85,7 +84,9 @@ class Loss(Node):
             if last.train:
                 raise LossError(f"no label for {batch.states.describe()}; only inference may leave it out")
             nothing = torch.full((len(batch),), torch.nan)
-            return [Report(self.name, batch.states, False, nothing, {}, counts, prediction, batch.offsets)]
+            return [
+                Report(self.name, batch.states, False, nothing, {}, counts, prediction, batch.offsets, labelled=False)
+            ]
         rows, g = self._rows(prediction, label, batch)
         loss = _mean(rows, batch, counts)
         metrics = {n: segment_sum(m(prediction, label), batch) for n, m in self.metrics.items()}
@@ -107,10 +108,10 @@ class Loss(Node):
                 f"out such instances and count them"
             )
         good = np.setdiff1d(np.arange(len(batch)), bad, assume_unique=True)
-        out: list[object] = [report, backward_to(0, answers.with_payload(None).take(bad)), backward_to(1, labels)]
+        out: list[Output] = [report, backward_to(0, answers.with_payload(None).take(bad)), backward_to(1, labels)]
         if len(good):
             out.append(backward_to(0, answers.take(good)))
-        return out  # type: ignore[return-value]
+        return out
 
     def _rows(self, prediction: Tensor, label: Tensor, batch: Messages) -> tuple[Tensor, Tensor | None]:
         """Loss and gradient of every row."""
@@ -119,6 +120,8 @@ class Loss(Node):
         if label.shape != prediction.shape and self.function == "squared_error":
             raise PayloadError(f"prediction is {tuple(prediction.shape)} and label {tuple(label.shape)}")
         if self.function == "squared_error":
+            if label.dtype != prediction.dtype:
+                raise PayloadError(f"prediction is {prediction.dtype} and label {label.dtype}")
             difference = prediction - label
             width = max(1, difference[0].numel() if len(difference) else 1)
             return (difference * difference).flatten(1).mean(1) if difference.dim() > 1 else difference**2, (
@@ -130,7 +133,8 @@ class Loss(Node):
             rows = self.function(leaf, label)
             if rows.shape != (prediction.shape[0],):
                 raise PayloadError(f"the loss function must give a number per row, got shape {tuple(rows.shape)}")
-            g = torch.autograd.grad(rows.sum(), leaf)[0] if batch.train else None
+            # A gradient may come as one number seen many times over; it is scaled, and summed into, later.
+            g = torch.autograd.grad(rows.sum(), leaf)[0].contiguous() if batch.train else None
         return rows.detach(), g
 
     def _cross_entropy(self, prediction: Tensor, label: Tensor, batch: Messages) -> tuple[Tensor, Tensor | None]:
@@ -142,6 +146,8 @@ class Loss(Node):
             )
         logs = torch.log_softmax(prediction, 1)
         try:
+            if label.is_cuda and bool(((label < 0) | (label >= classes)).any()):
+                raise IndexError  # asked beforehand: a kernel that meets such a label takes the device down
             rows = torch.nn.functional.nll_loss(logs, label, reduction="none", ignore_index=_NEVER)
         except (IndexError, RuntimeError):
             wrong = ((label < 0) | (label >= classes)).nonzero()
@@ -184,7 +190,7 @@ def _mean(rows: Tensor, batch: Messages, counts: np.ndarray) -> Tensor:
 def _per_row(g: Tensor, counts: np.ndarray) -> Tensor:
     """The gradient of the mean over each message's rows."""
     if len(counts) == 1 or (len(counts) and (counts == counts[0]).all()):
-        return g.mul_(1 / max(1, int(counts[0])))
+        return g * (1 / max(1, int(counts[0])))
     share = index_tensor(np.repeat(np.maximum(counts, 1), counts), g).to(g.dtype)
     return g / share.view(-1, *[1] * (g.dim() - 1))
 

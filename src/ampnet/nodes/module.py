@@ -10,7 +10,7 @@ cannot work here; they are refused. Use the Dropout node instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,11 @@ class Module(Parameterised):
         return out
 
     def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
-        y = self._call(x, w)
-        check_row_wise(self, y, x, lambda part: self._call(part, w))
+        version = x._version
+        y = check_row_wise(self._call(x, w), x, version)
+        if not self._checked and len(x) > 1:
+            self._checked = True
+            check_alone(y, x, lambda rows: self._call(rows, w))
         return y, (x,)
 
     def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
@@ -53,6 +56,8 @@ class Module(Parameterised):
             x = x.detach().requires_grad_(x.is_floating_point())
             leaves = [t.detach().requires_grad_() for t in w]
             y = self._call(x, leaves)
+            if not y.requires_grad:
+                return None
             wanted = [*leaves, x] if x.requires_grad else leaves
             grads = torch.autograd.grad(y, wanted, g, allow_unused=True)
         for total, piece in zip(sums, grads, strict=False):
@@ -64,19 +69,22 @@ class Module(Parameterised):
         return type(self.module).__name__
 
 
-def check_row_wise(node: object, y: object, x: Tensor, call: object) -> None:
-    """On the first batch of two rows or more: the output must have a row per input row, and not mix them."""
+def check_row_wise(y: object, x: Tensor, version: int) -> Tensor:
+    """The output, if it is a tensor with a row per input row and the input was left as it is."""
     if not isinstance(y, Tensor) or y.dim() == 0 or y.shape[0] != x.shape[0]:
         shape = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise PayloadError(f"must give one output row per input row: {x.shape[0]} rows in, {shape} out")
-    if getattr(node, "_checked", True) or x.shape[0] < 2:
-        return
-    node._checked = True  # type: ignore[attr-defined]
-    assert callable(call)
-    alone = call(x[:1])
+    if x._version != version:
+        raise PayloadError("writes into its input, which other nodes share: use the version that is not in place")
+    return y
+
+
+def check_alone(y: Tensor, x: Tensor, call: Callable[[Tensor], Tensor]) -> None:
+    """The first and the last row must come out alone as they do among others."""
     tolerance = 1e-2 if y.dtype in (torch.bfloat16, torch.float16) else 1e-4
-    if not torch.allclose(alone, y[:1], rtol=tolerance, atol=tolerance, equal_nan=True):
-        raise PayloadError(
-            "is not row-wise: its first row comes out differently alone and among others. Messages are batched in any "
-            "composition, so a function that mixes rows, or draws random numbers, has no meaning here"
-        )
+    for row in (slice(0, 1), slice(len(x) - 1, len(x))):
+        if not torch.allclose(call(x[row]), y[row], rtol=tolerance, atol=tolerance, equal_nan=True):
+            raise PayloadError(
+                "is not row-wise: a row comes out differently alone and among others. Messages are batched in any "
+                "composition, so a function that mixes rows, or draws random numbers, has no meaning here"
+            )

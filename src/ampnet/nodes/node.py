@@ -62,6 +62,8 @@ class Report:
     """Row offsets of ``prediction``."""
     skipped: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Positions of messages whose loss was not finite and whose gradient was left out."""
+    labelled: bool = True
+    """False where no label was given, and so there is no loss."""
 
 
 Output = tuple[Direction, int, Messages] | Report
@@ -144,6 +146,11 @@ class Node:
         """Drop every cache: what is in flight will not come back."""
         for _, store in self.stores():
             store.clear()
+
+    def forget_instances(self, instances: Column) -> None:
+        """Drop what still waits here for instances of which all results are in (inference)."""
+        for _, store in self.stores():
+            store.drop_instances(instances)
 
     def probe(self, messages: Messages) -> bool:
         """Try the forward on these messages without keeping anything; raise what it raises.

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from ampnet.errors import PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages
-from ampnet.nodes.join import Join
+from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
 
@@ -37,20 +38,18 @@ class Split(Node):
         return [forward_to(i, messages.with_payload(p)) for i, p in enumerate(x.split(self.widths, -1))]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        joined = self.join.arrive(port, messages)
-        if joined is None:
-            return []
+        complete = self.join.arrive(port, messages)
+        return [backward_to(0, joined.last.with_payload(self._beside(joined))) for joined in complete]
+
+    def _beside(self, joined: Joined) -> Tensor | None:
         known = next((p for p in joined.payloads if p is not None), None)
-        g = None
-        if known is not None:
-            g = torch.cat(
-                [
-                    known.new_zeros(*known.shape[:-1], width) if p is None else p
-                    for p, width in zip(joined.payloads, self.widths, strict=True)
-                ],
-                -1,
-            )
-        return [backward_to(0, joined.last.with_payload(g))]
+        if known is None:
+            return None
+        pieces = [
+            known.new_zeros(*known.shape[:-1], width) if p is None else p
+            for p, width in zip(joined.payloads, self.widths, strict=True)
+        ]
+        return torch.cat(pieces, -1)
 
     def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()

@@ -105,10 +105,16 @@ class Store(Keyed):
     """Messages kept under their keys. Putting a key twice, or taking one that is not there, is a `PairingError`."""
 
     def __init__(self, packer: Packer, what: str) -> None:
+        self._tickets: dict[int, int] = {}
         super().__init__(packer, what)
         self._records: dict[int, Record] = {}
         self._open: dict[int, Record] = {}
         self._next = 0
+        self.may_hold_empty = False
+        """Whether a batch without rows was ever put here (gradients that are not there)."""
+
+    def __len__(self) -> int:
+        return len(self._tickets)
 
     def put(
         self,
@@ -132,7 +138,9 @@ class Store(Keyed):
         if offsets is None and n < _SMALL and not alone:
             record = self._append(keys, rows, states, tag)
         if record is None:
-            record = Record(self._next, keys, rows, states, offsets, tag)
+            if any(r is None for r in rows):
+                self.may_hold_empty = True
+            record = Record(self._next, keys, tuple(map(_unpinned, rows)), states, offsets, tag)
             self._records[self._next] = record
             self._next += 1
         tickets, before = self._tickets, len(self._tickets)
@@ -149,7 +157,7 @@ class Store(Keyed):
         block = self._open.get(tag)
         n = len(keys)
         if block is None or block.size + n > len(block.keys) or not _fits(block, rows, states):
-            block = self._new_block(rows, states, tag)
+            block = self._new_block(n, rows, states, tag)
             if block is None:
                 return None
         start, stop = block.size, block.size + n
@@ -165,13 +173,13 @@ class Store(Keyed):
         block.live += n
         return block
 
-    def _new_block(self, rows: Rows, states: States | None, tag: int) -> Record | None:
+    def _new_block(self, n: int, rows: Rows, states: States | None, tag: int) -> Record | None:
         if any(r is None for r in rows):
             return None
         old = self._open.pop(tag, None)
         before = old if old is not None else next(reversed(self._open.values()), None)
         # As large as the last one turned out to be, and growing: a block is memory that is not used yet.
-        size = _SMALL if before is None else max(_SMALL, min(2 * before.size, _BLOCK))
+        size = max(2 * n, 16 if before is None else min(2 * before.size, _BLOCK))
         kept = tuple(r.new_empty(size, *r.shape[1:]) for r in rows if r is not None)
         block = Record(self._next, np.zeros(size, dtype=np.int64), kept, states, None, tag)
         block.size = block.live = 0
@@ -191,7 +199,7 @@ class Store(Keyed):
         """Nothing more goes into this block: drop it if it is empty, or what it does not need."""
         if not block.live:
             del self._records[block.number]
-        elif block.live * _SPARSE <= block.size and block.alive is not None:
+        elif block.live * _SPARSE <= len(block.keys):
             self._compact(block)
 
     def take(self, messages: Messages, keys: Ints | None = None) -> tuple[Messages, list[Part]]:
@@ -238,6 +246,24 @@ class Store(Keyed):
         elif n == 1:
             return None, messages, []
         return self._search(messages, keys)
+
+    def empty(self, keys: Ints) -> Column:
+        """Which of these keys are here without rows."""
+        tickets = np.fromiter(map(self._tickets.get, keys.tolist(), repeat(-1)), dtype=np.int64, count=len(keys))
+        numbers = tickets >> _POSITION
+        bare = [n for n in np.unique(numbers).tolist() if n >= 0 and self._records[n].rows[0] is None]
+        found: Column = np.isin(numbers, bare)
+        return found
+
+    def drop_instances(self, instances: Column) -> None:
+        """Forget the messages of these instances: nothing will come for them."""
+        if not self._tickets or "instance" not in (self.packer.fields or ()):
+            return
+        keys = self.live_keys()
+        states = self.packer.unpack(keys)
+        gone = np.flatnonzero(np.isin(states.column("instance"), instances))
+        if len(gone):
+            self.take(Messages.trusted(None, states.take(gone), None, False), keys[gone])
 
     def _run(self, ticket: int, keys: Ints) -> Part | None:
         """These keys as neighbours in one record, if that is what they are."""
@@ -286,8 +312,7 @@ class Store(Keyed):
 
     def _compact(self, record: Record) -> None:
         """Keep a copy of the live messages only, under a new record number: earlier parts still see the old one."""
-        assert record.alive is not None
-        keep = np.flatnonzero(record.alive[: record.size])
+        keep = np.arange(record.size) if record.alive is None else np.flatnonzero(record.alive[: record.size])
         index, offsets = row_index(record.offsets, keep)
         rows = tuple(None if r is None else r.index_select(0, index_tensor(index, r)) for r in record.rows)
         states = None
@@ -308,18 +333,38 @@ class Store(Keyed):
         """All records, open blocks included."""
         return list(self._records.values())
 
+    def missing(self, keys: Ints) -> Column:
+        """The positions of keys that are not here."""
+        here = np.fromiter(map(self._tickets.__contains__, keys.tolist()), dtype=bool, count=len(keys))
+        return np.flatnonzero(~here)
+
+    def some_states(self, most: int = 3) -> States | None:
+        if not self._tickets:
+            return None
+        return self.packer.unpack(self.live_keys()[:most])
+
     def clear(self) -> None:
-        super().clear()
+        self._tickets.clear()
         self._records.clear()
         self._open.clear()
 
-    def _rekey(self, rekey: Callable[[Ints], Ints]) -> None:
+    def live_keys(self) -> Ints:
+        return np.fromiter(self._tickets, dtype=np.int64, count=len(self._tickets))
+
+    def rekey(self, rekey: Callable[[Ints], Ints]) -> None:
         if not self._tickets:
             self.clear()
             return
-        super()._rekey(rekey)
+        self._tickets = dict(zip(rekey(self.live_keys()).tolist(), self._tickets.values(), strict=True))
         for record in self._records.values():
             record.keys = rekey(record.keys)
+
+
+def _unpinned(rows: Tensor | None) -> Tensor | None:
+    """Rows that do not keep a much larger tensor alive (a slice of a batch would keep the whole batch)."""
+    if rows is None or rows.untyped_storage().nbytes() <= _SPARSE * rows.numel() * rows.element_size():
+        return rows
+    return rows.clone()
 
 
 def _fits(block: Record, rows: Rows, states: States | None) -> bool:
@@ -329,7 +374,9 @@ def _fits(block: Record, rows: Rows, states: States | None) -> bool:
     if states is not None and states.fields != block.fields:
         return False
     for kept, given in zip(block.rows, rows, strict=True):
-        if given is None or kept is None or kept.shape[1:] != given.shape[1:] or kept.dtype != given.dtype:
+        if given is None or kept is None or kept.shape[1:] != given.shape[1:]:
+            return False
+        if kept.dtype != given.dtype or kept.device != given.device:
             return False
     return True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -25,7 +26,7 @@ from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream, StreamStats
 from ampnet.message import Messages
 from ampnet.nodes.loss import Loss
-from ampnet.nodes.node import Direction
+from ampnet.nodes.node import Direction, Report
 from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.update.policy import Update
 from ampnet.worker import Counts, Worker
@@ -71,6 +72,7 @@ class Inline:
             "seed": seed,
         }
         self._wiring = graph.validate()
+        graph.runtime = weakref.ref(self)
         _adopt(graph, update, dict(updates or {}))
         self.settings["updates"] = {name: _summary(node.updater.policy) for name, node in graph.parameterised().items()}
         self.worker = Worker(
@@ -88,12 +90,13 @@ class Inline:
         labels = {End(name, 1) for name, node in graph.nodes.items() if isinstance(node, Loss)}
         ends = [self._wiring.forward[End(CONTROLLER, i)] for i in range(len(graph.inputs))]
         self.controller = Controller(
-            [i.name for i in graph.inputs],
+            {i.name: i.fields for i in graph.inputs},
             [i.name for i, end in zip(graph.inputs, ends, strict=True) if end in labels],
             max_active_keys,
             post=lambda port, messages: self.worker.deliver(ends[port], Direction.FORWARD, messages),
             shelve=self.worker.shelve,
             retire=self.worker.retire,
+            forget=self.worker.forget,
             flush=self.worker.flush,
             announce=announce,
             clock=clock,
@@ -104,8 +107,8 @@ class Inline:
         assert direction is Direction.BACKWARD
         self.controller.returned(end.port, messages)
 
-    def _report(self, report: object) -> None:
-        self.controller.report(report)  # type: ignore[arg-type]
+    def _report(self, report: Report) -> None:
+        self.controller.report(report)
 
     def run(
         self,
@@ -123,6 +126,8 @@ class Inline:
         ``on_end`` hears of a stream's end at once and may call ``stop()``; ``on_turn`` hears of progress now and then.
         """
         controller, worker = self.controller, self.worker
+        if self.graph.runtime is None or self.graph.runtime() is not self:
+            raise GraphError(["another runtime was made on this graph since; its nodes work for that one now"])
         if self._announce.wants(Begin):
             self._announce(Begin(self.clock(), {**self.settings, "together": together, "barrier": barrier}))
         controller.on_end = on_end if on_end is not None else lambda stats: None
@@ -215,14 +220,9 @@ def _summary(policy: Update | None) -> dict[str, Any] | None:
 def _adopt(graph: Graph, update: Update | None, updates: dict[str, Update | None]) -> None:
     """Give each node with parameters its policy."""
     nodes = graph.parameterised()
-    unused = set(updates)
-    for name, node in nodes.items():
-        policy = update
-        for pattern, other in updates.items():
-            if fnmatchcase(name, pattern):
-                unused.discard(pattern)
-                if pattern == name or name not in updates:
-                    policy = other
-        node.updater.adopt(policy)
+    unused = [p for p in updates if p not in nodes and not any(fnmatchcase(name, p) for name in nodes)]
     if unused:
-        raise GraphError([f"updates names '{p}', but no node with parameters is called that" for p in sorted(unused)])
+        raise GraphError([f"updates names '{p}', but no node with parameters is called that" for p in unused])
+    for name, node in nodes.items():
+        matching = [other for pattern, other in updates.items() if fnmatchcase(name, pattern)]
+        node.updater.adopt(updates[name] if name in updates else (matching[-1] if matching else update))

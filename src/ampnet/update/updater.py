@@ -68,7 +68,7 @@ class Updater:
             self.rebind()
         self.reset()
         self.policy = policy
-        if policy is None or not self.parameters:
+        if policy is None:
             return
         trained = [p for p in self.parameters if p.requires_grad]
         if not trained:
