@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 from ampnet.errors import AmpnetError, DataError, PairingError
 from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
 from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
-from ampnet.message import Messages
+from ampnet.message import Messages, take_rows
 from ampnet.nodes.node import Report
 from ampnet.state import Column
 from ampnet.structure import Structure
@@ -277,9 +277,15 @@ class Controller:
 
     def report(self, report: Report) -> None:
         """A loss has judged messages."""
-        self._score(report)
         if not report.train:
-            self._settle(report.states.column("instance"), False)
+            numbers = report.states.column("instance").tolist()
+            living = np.array([i for i, n in enumerate(numbers) if n in self._in_flight], dtype=np.int64)
+            if len(living) < len(numbers):  # the others had all the results that were asked for
+                report = _take(report, living)
+        if len(report.states):
+            self._score(report)
+            if not report.train:
+                self._settle(report.states.column("instance"), False)
 
     def _settle(self, instances: Column, train: bool) -> None:
         done: dict[int, tuple[_Open, list[int]]] = {}
@@ -338,12 +344,6 @@ class Controller:
     def _score(self, report: Report) -> None:
         """Add a report to its streams' totals. The messages of one report may be of two streams (no barrier)."""
         instances = report.states.column("instance").tolist()
-        over = [n for n in instances if n not in self._in_flight]
-        if over:
-            raise PairingError(
-                f"node '{report.node}' has a result of instance {over[0]}, which had all its results already: give "
-                f"Instance(results=...) the number of results of all losses"
-            )
         streams = {id(self._in_flight[n].stream): self._in_flight[n].stream for n in instances}
         loss = report.loss.to(torch.float64).numpy(force=True)
         metrics = {name: values.to(torch.float64).numpy(force=True) for name, values in report.metrics.items()}
@@ -394,6 +394,21 @@ class Controller:
         """Forget all that is in flight, after an error."""
         self._in_flight.clear()
         self._open, self._draining, self._coming = [], [], iter(())
+
+
+def _take(report: Report, where: Column) -> Report:
+    """The part of an inference's report that is about these messages."""
+    prediction, offsets = take_rows(report.prediction, report.offsets, where)
+    index = torch.from_numpy(where).to(report.loss.device)
+    return replace(
+        report,
+        states=report.states.take(where),
+        loss=report.loss[index],
+        metrics={name: values[index] for name, values in report.metrics.items()},
+        rows=report.rows[where],
+        prediction=prediction,
+        offsets=offsets,
+    )
 
 
 def _mean(total: float, rows: int) -> float:

@@ -91,7 +91,7 @@ class Instance:
     records: int = 1
     """How many examples it stands for (a bucket of 100 sequences counts 100), for throughput."""
     results: int | None = None
-    """How many results it will have in inference; default: as many as label messages."""
+    """How many results it is over after, in inference; default: as many as label messages. More are dropped."""
 
     def __post_init__(self) -> None:
         if not any(len(f) for f in self.feeds.values()):
