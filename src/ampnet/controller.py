@@ -16,19 +16,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ampnet.errors import AmpnetError, DataError, PairingError
 from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
 from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
-from ampnet.message import Messages, take_rows
+from ampnet.message import Messages
 from ampnet.nodes.node import Report
 from ampnet.state import Column
 from ampnet.structure import Structure
+from ampnet.tally import Tally, part_of
 
 
 @dataclass(slots=True, eq=False)
@@ -43,16 +42,11 @@ class _Open:
     records: int = 0
     began: float | None = None
     """When its first instance was pumped."""
-    loss: float = 0.0
-    rows: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    metric_rows: dict[str, int] = field(default_factory=dict)
-    skipped: int = 0
+    tally: Tally = field(default_factory=Tally)
     cut: bool = False
     """Whether data was left when the run was stopped."""
     numbers: list[int] = field(default_factory=list)
     """Of its instances, in inference."""
-    results: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -276,16 +270,20 @@ class Controller:
         self._settle(messages.states.column("instance"), True)
 
     def report(self, report: Report) -> None:
-        """A loss has judged messages."""
-        if not report.train:
-            numbers = report.states.column("instance").tolist()
-            living = np.array([i for i, n in enumerate(numbers) if n in self._in_flight], dtype=np.int64)
-            if len(living) < len(numbers):  # the others had all the results that were asked for
-                report = _take(report, living)
-        if len(report.states):
-            self._score(report)
-            if not report.train:
-                self._settle(report.states.column("instance"), False)
+        """A loss has judged messages. They may be of two streams (no barrier)."""
+        numbers = report.states.column("instance").tolist()
+        by_stream: dict[int, tuple[_Open, list[int]]] = {}
+        for place, number in enumerate(numbers):
+            waiting = self._in_flight.get(number)
+            if waiting is not None:  # in inference, it may have had all the results that were asked for
+                by_stream.setdefault(id(waiting.stream), (waiting.stream, []))[1].append(place)
+        for opened, places in by_stream.values():
+            part = report if len(places) == len(numbers) else part_of(report, np.array(places))
+            opened.tally.add(part)
+            if opened.stream.keep_predictions:
+                opened.tally.keep(part, {n: self._in_flight[n].position for n in numbers if n in self._in_flight})
+            if not part.train:
+                self._settle(part.states.column("instance"), False)
 
     def _settle(self, instances: Column, train: bool) -> None:
         done: dict[int, tuple[_Open, list[int]]] = {}
@@ -329,51 +327,17 @@ class Controller:
             opened.stream.train,
             opened.retired,
             opened.records,
-            _mean(opened.loss, opened.rows),
-            {name: _mean(total, opened.metric_rows[name]) for name, total in opened.metrics.items()},
+            opened.tally.loss,
+            opened.tally.metrics,
             self.clock() - opened.began if opened.began is not None else 0.0,
-            opened.skipped,
+            opened.tally.skipped,
             not opened.cut,
-            opened.results,
+            opened.tally.predictions,
         )
         if self._announce.wants(Epoch):
             self._announce(Epoch(self.clock(), stats.name, stats.train, stats.loss, stats.metrics))
         self.finished.append(stats)
         self.on_end(stats)
-
-    def _score(self, report: Report) -> None:
-        """Add a report to its streams' totals. The messages of one report may be of two streams (no barrier)."""
-        instances = report.states.column("instance").tolist()
-        streams = {id(self._in_flight[n].stream): self._in_flight[n].stream for n in instances}
-        loss = report.loss.to(torch.float64).numpy(force=True)
-        metrics = {name: values.to(torch.float64).numpy(force=True) for name, values in report.metrics.items()}
-        for opened in streams.values():
-            where: Column | slice = slice(None)
-            if len(streams) > 1:
-                where = np.array([i for i, n in enumerate(instances) if self._in_flight[n].stream is opened])
-            if len(report.skipped):
-                mine = np.arange(len(instances))[where]
-                where = np.setdiff1d(mine, report.skipped)
-                opened.skipped += len(mine) - len(where)
-            rows = report.rows[where]
-            count = int(rows.sum())
-            if report.labelled:
-                opened.loss += float(loss[where] @ rows)
-                opened.rows += count
-            for name, values in metrics.items():
-                opened.metrics[name] = opened.metrics.get(name, 0.0) + float(values[where].sum())
-                opened.metric_rows[name] = opened.metric_rows.get(name, 0) + count
-            if opened.stream.keep_predictions and report.prediction is not None:
-                self._keep(opened, report, np.arange(len(instances))[where])
-
-    def _keep(self, opened: _Open, report: Report, where: Column) -> None:
-        assert report.prediction is not None
-        offsets = report.offsets if report.offsets is not None else np.arange(len(report.states) + 1)
-        for i in where.tolist():
-            state = report.states.row(i)
-            rows = report.prediction[int(offsets[i]) : int(offsets[i + 1])].clone()
-            position = self._in_flight[state["instance"]].position
-            opened.results.setdefault(position, []).append((report.node, state, rows))
 
     def progress(self) -> Progress | None:
         """Where the stream pumped last has got to."""
@@ -385,8 +349,8 @@ class Controller:
             opened.stream.train,
             opened.records,
             self.clock() - (opened.began or 0.0),
-            _mean(opened.loss, opened.rows),
-            {name: _mean(total, opened.metric_rows[name]) for name, total in opened.metrics.items()},
+            opened.tally.loss,
+            opened.tally.metrics,
             len(self._in_flight),
         )
 
@@ -394,22 +358,3 @@ class Controller:
         """Forget all that is in flight, after an error."""
         self._in_flight.clear()
         self._open, self._draining, self._coming = [], [], iter(())
-
-
-def _take(report: Report, where: Column) -> Report:
-    """The part of an inference's report that is about these messages."""
-    prediction, offsets = take_rows(report.prediction, report.offsets, where)
-    index = torch.from_numpy(where).to(report.loss.device)
-    return replace(
-        report,
-        states=report.states.take(where),
-        loss=report.loss[index],
-        metrics={name: values[index] for name, values in report.metrics.items()},
-        rows=report.rows[where],
-        prediction=prediction,
-        offsets=offsets,
-    )
-
-
-def _mean(total: float, rows: int) -> float:
-    return total / rows if rows else float("nan")
