@@ -37,12 +37,25 @@ ENOUGH_ROWS = 100
 class Lane:
     """What waits at one port of a node, in one direction and of one kind."""
 
-    __slots__ = ("ages", "arrivals", "batches", "direction", "node", "port", "rows", "train", "trained", "waiting")
+    __slots__ = (
+        "ages",
+        "arrivals",
+        "batches",
+        "direction",
+        "light",
+        "node",
+        "port",
+        "rows",
+        "train",
+        "trained",
+        "waiting",
+    )
 
     def __init__(self, node: Node, direction: Direction, port: int, train: bool) -> None:
         self.node, self.direction, self.port, self.train = node, direction, port, train
         self.trained = node if direction and isinstance(node, Parameterised) else None
         """The node, where gradients of its parameters come in here."""
+        self.light = not node.saturates
         self.batches: list[Messages] = []
         self.arrivals: list[int] = []
         self.ages: list[int] = []
@@ -173,23 +186,18 @@ class Fifo:
 
     def next(self) -> tuple[Lane, int | None] | None:
         ready = [lane for lane in self._lanes if lane.waiting]
-        return (min(ready, key=lambda lane: lane.arrivals[0]), None) if ready else None
+        return (min(ready, key=self._rank), None) if ready else None
+
+    def _rank(self, lane: Lane) -> tuple[int, int]:
+        """Whoever has the lowest is served."""
+        return 0, lane.arrivals[0]
 
 
-class BackwardFirst:
+class BackwardFirst(Fifo):
     """Gradients before activations, oldest first (the paper's worker)."""
 
-    hands_on = False
-
-    def __init__(self) -> None:
-        self._lanes: Sequence[Lane] = ()
-
-    def attach(self, lanes: Sequence[Lane]) -> None:
-        self._lanes = lanes
-
-    def next(self) -> tuple[Lane, int | None] | None:
-        ready = [lane for lane in self._lanes if lane.waiting]
-        return (min(ready, key=lambda lane: (-lane.direction, lane.arrivals[0])), None) if ready else None
+    def _rank(self, lane: Lane) -> tuple[int, int]:
+        return -lane.direction, lane.arrivals[0]
 
 
 class Random:

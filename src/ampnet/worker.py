@@ -147,10 +147,10 @@ class Worker:
         except AmpnetError as error:
             waiting = lane.batches[-1].states if lane.batches else None
             raise NodeError(lane.node.name, lane.direction.name.lower(), waiting, self.name, error) from error
-        hands_on = self._hands_on
+        hands_on, enough = self._hands_on, self.enough_rows
         while todo:
             lane, messages = todo.pop()
-            if lane is not chosen[0] and not self._may_pass(lane, messages):  # its counter may have filled in between
+            if lane is not chosen[0] and not self._has_room(lane, messages):
                 self._arrival += 1
                 lane.push(messages, self._arrival)
                 continue
@@ -166,7 +166,7 @@ class Worker:
                 if target is None:
                     self._send(end, way, sent)
                     hands_on = False  # a place may be free now, and the controller must not wait for it
-                elif hands_on and not target.waiting and self._may_pass(target, sent):
+                elif hands_on and target.light and not target.waiting and enough is not None and sent.rows >= enough:
                     todo.append((target, sent))
                 else:
                     self._arrival += 1
@@ -178,10 +178,8 @@ class Worker:
                 todo = []
         return True
 
-    def _may_pass(self, lane: Lane, messages: Messages) -> bool:
-        """Whether a batch need not wait for its node's turn: it is large enough already, and breaks no limit."""
-        if lane.node.saturates or self.enough_rows is None or messages.rows < self.enough_rows:
-            return False
+    def _has_room(self, lane: Lane, messages: Messages) -> bool:
+        """Whether a batch that is handed on breaks no limit of the node it comes to, as of now."""
         if self.max_batch is not None and len(messages) > self.max_batch:
             return False
         room = None if lane.trained is None else lane.trained.updater.room()

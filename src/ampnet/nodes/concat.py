@@ -35,6 +35,7 @@ class Concat(Node):
         self.join = Join(self.inputs, self.key, keep_states=True)
         self.origins = [Store(self.key, f"its memory of port '{p}'") for p in self.inputs]
         self._widths: list[int] | None = None
+        self._kinds: list[tuple[torch.Size, torch.dtype]] = []
         self._same_states: bool | None = None
 
     def forward(self, port: int, messages: Messages) -> Outputs:
@@ -56,13 +57,15 @@ class Concat(Node):
     def _check(self, payloads: list[Tensor]) -> None:
         if len(payloads) < len(self.inputs):
             raise PayloadError("got a forward message without a payload")
+        kinds = [(p.shape[1:], p.dtype) for p in payloads]
+        if kinds == self._kinds:
+            return
         if any(p.dim() < 2 for p in payloads):
             raise PayloadError(f"expects rows of some width, got payloads of {[tuple(p.shape) for p in payloads]}")
         widths = [p.shape[-1] for p in payloads]
-        if widths != self._widths:
-            if self._widths is not None:
-                raise PayloadError(f"got rows of widths {widths} after rows of widths {self._widths}")
-            self._widths = widths
+        if self._widths is not None and widths != self._widths:
+            raise PayloadError(f"got rows of widths {widths} after rows of widths {self._widths}")
+        self._widths, self._kinds = widths, kinds
         if any(p.dtype != payloads[0].dtype for p in payloads):
             found = ", ".join(f"'{n}' {p.dtype}" for n, p in zip(self.inputs, payloads, strict=True))
             raise PayloadError(f"ports carry different dtypes: {found}")

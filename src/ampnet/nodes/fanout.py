@@ -11,7 +11,7 @@ child is in. A parent without children is answered at once, with a gradient of z
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from ampnet.key import Packer
 from ampnet.message import Messages, index_tensor, ranges
+from ampnet.nodes.keyed import Keyed
+from ampnet.nodes.node import Node, Outputs, backward_to
 from ampnet.nodes.store import Store
 from ampnet.state import Column, Ints, States
 
@@ -107,3 +109,28 @@ class Fanout:
     def clear(self) -> None:
         self.children.clear()
         self._families.clear()
+
+
+class FansOut(Node):
+    """Base of Flatmap and Ungroup: what is the same in both."""
+
+    kind = "aggregate"
+
+    def __init__(self, key: Sequence[str] | None = None) -> None:
+        self.key = Packer(key)
+        self.fanout = Fanout(self.key)
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        return [backward_to(0, parents) for parents in self.fanout.returned(messages)]
+
+    def stores(self) -> Iterator[tuple[str, Keyed]]:
+        yield "children", self.fanout.children
+
+    def forget(self) -> None:
+        self.fanout.clear()
+
+    def held(self) -> dict[str, int]:
+        return self.fanout.held()
+
+    def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+        return None

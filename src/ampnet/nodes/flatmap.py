@@ -6,20 +6,18 @@ backward   the sum of their gradients under the original state, when all are in;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ampnet.errors import StateError
-from ampnet.key import Packer
 from ampnet.message import Messages
-from ampnet.nodes.fanout import Fanout
-from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.node import Node, Outputs, StateFunction, backward_to, forward_to
+from ampnet.nodes.fanout import FansOut
+from ampnet.nodes.node import Outputs, StateFunction, backward_to, forward_to
 from ampnet.state import Column, States
 
 
-class Flatmap(Node):
+class Flatmap(FansOut):
     """``Flatmap(generate)``: ``generate(s, structure)`` gives ``(owner, states)``, for all messages at once: the new
     states grouped by message, and which message each is of (rising positions in ``s``)::
 
@@ -28,12 +26,9 @@ class Flatmap(Node):
             return owner, s.take(owner).adding(edge=edge)
     """
 
-    kind = "aggregate"
-
     def __init__(self, generate: Callable[..., tuple[Column, States]], key: Sequence[str] | None = None) -> None:
         self.generate = StateFunction(generate)
-        self.key = Packer(key)
-        self.fanout = Fanout(self.key)
+        super().__init__(key)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         result = self.generate(messages.states, shelf=self.shelf)
@@ -55,20 +50,5 @@ class Flatmap(Node):
                 out.append(backward_to(0, childless))
         return out
 
-    def backward(self, port: int, messages: Messages) -> Outputs:
-        return [backward_to(0, parents) for parents in self.fanout.returned(messages)]
-
-    def stores(self) -> Iterator[tuple[str, Keyed]]:
-        yield "children", self.fanout.children
-
-    def forget(self) -> None:
-        self.fanout.clear()
-
-    def held(self) -> dict[str, int]:
-        return self.fanout.held()
-
     def state_functions(self) -> dict[str, StateFunction]:
         return {"generate": self.generate}
-
-    def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-        return None

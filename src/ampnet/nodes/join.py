@@ -51,13 +51,14 @@ class Join:
 
     def __init__(self, ports: Sequence[str], packer: Packer, *, keep_states: bool) -> None:
         self.ports, self.packer, self.keep_states = tuple(ports), packer, keep_states
+        self._rest = [[i for i in range(len(self.ports)) if i != port] for port in range(len(self.ports))]
         self.waiting = [Store(packer, f"the messages waiting at port '{p}'") for p in self.ports]
 
     def arrive(self, port: int, messages: Messages) -> list[Joined]:
         """Take a batch in; return what it completes (messages that lack a payload on some port apart from others)."""
-        keys = self.packer.pack(messages.states)
-        rest = [i for i in range(len(self.ports)) if i != port]
+        rest = self._rest[port]
         if any(self.waiting[i].may_hold_empty for i in rest):
+            keys = self.packer.pack(messages.states)
             lacking = sum(self.waiting[i].empty(keys).astype(np.int64) << i for i in rest)
             kinds = np.unique(lacking)
             if len(kinds) > 1:
@@ -74,7 +75,7 @@ class Join:
         return [] if found is None else [self._complete(port, found, {1 - port: parts})]
 
     def _arrive_of_many(self, port: int, messages: Messages, keys: Ints) -> list[Joined]:
-        rest = [i for i in range(len(self.ports)) if i != port]
+        rest = self._rest[port]
         absent = np.unique(np.concatenate([self.waiting[i].missing(keys) for i in rest]))
         if len(absent):
             self._wait(port, messages.take(absent))
@@ -109,9 +110,9 @@ class Join:
         return Joined(port, messages, parts)
 
     def _check_rows(self, port: int, other: int, messages: Messages, parts: list[Part]) -> None:
-        theirs = gather_counts(parts)
-        if theirs is None and messages.offsets is None:
+        if messages.offsets is None and all(p.record.offsets is None for p in parts):
             return
+        theirs = gather_counts(parts)
         if messages.payload is None or parts[0].record.rows[0] is None:
             return  # what is not there has no rows to count
         ours = messages.row_counts()

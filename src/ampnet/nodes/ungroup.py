@@ -6,28 +6,23 @@ backward   the rows' gradients, in order, under s, when all are in; at once if t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ampnet.errors import StateError
-from ampnet.key import Packer
 from ampnet.message import Messages
-from ampnet.nodes.fanout import Fanout
-from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.node import Node, Outputs, StateFunction, backward_to, forward_to
+from ampnet.nodes.fanout import FansOut
+from ampnet.nodes.node import Outputs, StateFunction, backward_to, forward_to
 from ampnet.state import States
 
 
-class Ungroup(Node):
+class Ungroup(FansOut):
     """``Ungroup(lambda s, i: s.adding(node=i))``: ``s`` the state of each row's message, ``i`` its place there."""
-
-    kind = "aggregate"
 
     def __init__(self, state: Callable[..., States], key: Sequence[str] | None = None) -> None:
         self.state = StateFunction(state, extra=1)
-        self.key = Packer(key)
-        self.fanout = Fanout(self.key)
+        super().__init__(key)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         offsets = messages.offsets if messages.offsets is not None else np.arange(len(messages) + 1)
@@ -45,20 +40,5 @@ class Ungroup(Node):
                 out.append(backward_to(0, childless))
         return out
 
-    def backward(self, port: int, messages: Messages) -> Outputs:
-        return [backward_to(0, parents) for parents in self.fanout.returned(messages)]
-
-    def stores(self) -> Iterator[tuple[str, Keyed]]:
-        yield "children", self.fanout.children
-
-    def forget(self) -> None:
-        self.fanout.clear()
-
-    def held(self) -> dict[str, int]:
-        return self.fanout.held()
-
     def state_functions(self) -> dict[str, StateFunction]:
         return {"state": self.state}
-
-    def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-        return None

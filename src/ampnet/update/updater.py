@@ -134,9 +134,9 @@ class Updater:
         optimizer.step()
         if self.schedule is not None and policy.schedule_every == "update":
             self.schedule.step()
-        for parameter, total in zip(self.parameters, self.sums, strict=True):
+        for parameter in self.parameters:
             parameter.grad = None
-            total.zero_()
+        torch._foreach_zero_(self.sums)
         self.version += 1
         self.counter, self._touched = 0, False
         return Applied(self.version, count, reason)
