@@ -25,7 +25,7 @@ OURS: dict[str, dict[str, Any]] = {
     "ours, 1 in flight": {"max_active_keys": 1},
     "ours, 4 in flight (default)": {"max_active_keys": 4},
     "ours, 16 in flight": {"max_active_keys": 16},
-    "ours, 64 in flight, widest batches": {"max_active_keys": 64, "enough_rows": None},
+    "ours, 96 in flight, widest batches": {"max_active_keys": 96, "enough_rows": None},
 }
 SINGLE = {"ours, single sequences, 1000 in flight": {"max_active_keys": 1000, "enough_rows": None}}
 

@@ -1,4 +1,4 @@
-"""Kept: what a store gives back for a batch, piece by piece or as one tensor.
+"""Kept: what a store gives back for a batch.
 
 A backward batch is answered in **parts**, one for each record that holds some of its messages, in the order of the
 batch.
@@ -6,7 +6,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from torch import Tensor
 
 from ampnet.nodes.store import Part
 from ampnet.state import Ints, States
-
-_LARGE = 48
-"""Rows a piece must have, on average, to be worth handling where it lies instead of being copied together."""
 
 
 def gather(parts: Sequence[Part], i: int) -> Tensor | None:
@@ -59,15 +56,3 @@ class Kept:
     def maybe(self, i: int) -> Tensor | None:
         """The same where it may be None."""
         return gather(self.parts, i)
-
-    def beside(self, g: Tensor, i: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(rows of g, the same rows of the i-th tensor), piece by piece: large pieces where they lie, not copied."""
-        if len(self.parts) == 1 or g.shape[0] < _LARGE * len(self.parts):
-            yield g, self[i]
-            return
-        start = 0
-        for part in self.parts:
-            rows = part.rows(i)
-            assert rows is not None
-            yield g[start : start + rows.shape[0]], rows
-            start += rows.shape[0]

@@ -40,10 +40,7 @@ class Linear(Parameterised):
         return nn.functional.linear(x, w[0], w[1] if len(w) > 1 else None), (x,)
 
     def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
-        for dy, x in kept.beside(g, 0):
-            add_linear(sums[:1], dy, x)
-        if len(sums) > 1:
-            add_bias(sums[1], g)
+        add_linear(sums, g, kept[0])
         return g @ w[0]
 
     def describe(self) -> str:
@@ -57,12 +54,7 @@ def add_linear(sums: Sequence[Tensor], g: Tensor, x: Tensor) -> None:
         g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
     add_product(sums[0], g, x)
     if len(sums) > 1:
-        add_bias(sums[1], g)
-
-
-def add_bias(total: Tensor, g: Tensor) -> None:
-    """``total += `` the sum of the rows of g."""
-    total.add_(g.flatten(0, -2).sum(0, dtype=total.dtype) if g.dim() > 2 else g.sum(0, dtype=total.dtype))
+        sums[1].add_(g.sum(0, dtype=sums[1].dtype))
 
 
 def add_product(total: Tensor, g: Tensor, x: Tensor) -> None:
