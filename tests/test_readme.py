@@ -1,4 +1,4 @@
-"""The README's model runs and prints what the README says it prints."""
+"""The README's model runs and prints what the README says it prints; the examples of the docs run."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ def test_every_file_the_readme_names_exists() -> None:
     text = README.read_text(encoding="utf-8")
     for path in re.findall(r"`((?:docs|src|bench)/[\w/.]*)`", text):
         assert (README.parent / path).exists(), path
+
+
+def test_the_examples_of_the_testing_page_run() -> None:
+    page = README.parent / "docs" / "testing.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    assert len(blocks) == 5
+    shared: dict[str, object] = {"__name__": "testing_page"}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), shared)
