@@ -1,6 +1,6 @@
 """Bad input: each gives one named error with node, state and remedy, quickly, and leaves nothing behind (P11, P12).
 
-The autouse fixture of conftest.py checks, after each of these, that nothing is left in any queue or cache.
+After each of these nothing is left in any queue or cache (`fails` looks).
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def test_p4_the_same_seed_gives_the_same_log_and_weights_and_another_does_not() 
     assert first[0] != other[0] and first[1] != other[1]
 
 
-# P5 no leak: the autouse fixture of conftest.py checks every runtime of every test; here it is shown to see
+# P5 no leak: the autouse fixture of conftest.py looks at the end of every run; here it is shown to see
 
 
 def test_p5_a_leak_is_seen_by_name() -> None:
