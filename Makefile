@@ -37,8 +37,8 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP)
-	$(BIN)/python -m bench
 	$(BIN)/python -m pytest -m slow --timeout 1800
+	$(BIN)/python -m bench
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -2,6 +2,10 @@
 
 The peer is what a torch user writes: sequences in buckets of 100 of one length, an embedding, a loop that
 concatenates and applies a Linear and a ReLU, autograd, one fused Adam. Both have their batches made beforehand.
+
+The peer updates once for every 100 sequences. Ours does so only where instances retire one by one: those that retire
+together share an update, so with many in flight there are fewer, and part of the speed is optimizer steps not taken.
+The column "updates" (of linear1, for every 100 sequences) says how many there were.
 """
 
 from __future__ import annotations
@@ -48,8 +52,12 @@ class Peer(nn.Module):
         return out
 
 
-def peer(data: Sequences) -> Callable[[float], float]:
-    """A function that trains for so many seconds and returns sequences per second."""
+Train = Callable[[float], tuple[float, float]]
+"""Trains for so many seconds: (sequences per second, updates for every 100 sequences)."""
+
+
+def peer(data: Sequences) -> Train:
+    """Plain torch."""
     torch.manual_seed(0)
     model = Peer()
     optimizer = ADAM(model.parameters())
@@ -58,7 +66,7 @@ def peer(data: Sequences) -> Callable[[float], float]:
         tokens = np.ascontiguousarray(data.tokens[where, : data.lengths[where[0]]].T)
         batches.append((torch.from_numpy(tokens), torch.from_numpy(data.labels[where])))
 
-    def train(seconds: float) -> float:
+    def train(seconds: float) -> tuple[float, float]:
         count, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
             for tokens, labels in batches[:100]:
@@ -66,45 +74,52 @@ def peer(data: Sequences) -> Callable[[float], float]:
                 nn.functional.cross_entropy(model(tokens), labels).backward()
                 optimizer.step()
                 count += len(labels)
-        return count / (time.perf_counter() - began)
+        return count / (time.perf_counter() - began), 1.0
 
     return train
 
 
-def ours(data: Sequences, bucket: int, frequency: int, **settings: Any) -> Callable[[float], float]:
-    """The same for our runtime."""
+def ours(data: Sequences, bucket: int, frequency: int, **settings: Any) -> Train:
+    """Our runtime."""
     graph = rnn.build(seed=0)
     update = Update(ADAM, frequency, "instances")
     runtime = Inline(graph, update=update, **settings)
     instances = list(rnn.instances(data, bucket, np.random.default_rng(0)))
 
-    def train(seconds: float) -> float:
-        records, began = 0, time.perf_counter()
+    node = graph.parameterised()["linear1"]
+
+    def train(seconds: float) -> tuple[float, float]:
+        records, began, before = 0, time.perf_counter(), node.updater.version
         part = instances if bucket > 1 else instances[:5000]
         while time.perf_counter() - began < seconds:
             records += runtime.train(part).records
-        return records / (time.perf_counter() - began)
+        return records / (time.perf_counter() - began), 100 * (node.updater.version - before) / records
 
     return train
 
 
 def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, bool]]]:
     data = generate(30_000, seed=1)
-    rows: dict[str, Callable[[float], float]] = {"torch eager (peer)": peer(data)}
+    rows: dict[str, Train] = {"torch eager (peer)": peer(data)}
     rows |= {name: ours(data, 100, 1, **settings) for name, settings in OURS.items()}
     rows |= {name: ours(data, 1, 100, **settings) for name, settings in SINGLE.items()}
     for train in rows.values():
         train(0.5)
     speeds: dict[str, list[float]] = {name: [] for name in rows}
+    updates: dict[str, float] = {}
     for _ in range(repeats):
         for name, train in rows.items():
-            speeds[name].append(train(seconds))
+            speed, updates[name] = train(seconds)
+            speeds[name].append(speed)
     base = max(speeds["torch eager (peer)"])
-    print(f"\n{'list reduction, one core, training':42} {'best':>10} {'median':>10} {'ratio':>7}")
+    print(f"\n{'list reduction, one core, training':42} {'best':>10} {'median':>10} {'ratio':>7} {'updates':>8}")
     out: dict[str, Any] = {}
     for name, values in speeds.items():
         best, middle = max(values), statistics.median(values)
-        out[name] = {"best": best, "median": middle, "ratio": best / base}
-        print(f"{name:42} {best:10,.0f} {middle:10,.0f} {best / base:7.2f}")
-    top = max(v["ratio"] for n, v in out.items() if n.startswith("ours"))
-    return out, [(f"list reduction at least 0.8 x torch eager on one core: {top:.2f}", top >= 0.8)]
+        out[name] = {"best": best, "median": middle, "ratio": best / base, "updates_per_100": updates[name]}
+        print(f"{name:42} {best:10,.0f} {middle:10,.0f} {best / base:7.2f} {updates[name]:8.2f}")
+    # Like with like: only settings that update as often as the peer count for the bound.
+    fair = [n for n in out if n.startswith("ours") and out[n]["updates_per_100"] > 0.95]
+    top = max(fair, key=lambda n: out[n]["ratio"])
+    text = f"list reduction at least 0.8 x torch eager, same update size, one core: {out[top]['ratio']:.2f} ({top})"
+    return out, [(text, out[top]["ratio"] >= 0.8)]
