@@ -30,6 +30,17 @@ def test_the_key_may_be_part_of_the_state() -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
+@pytest.mark.parametrize("key", [("instance", "t"), ("t", "node"), ("node",), ("instance", "node"), ("node", "instance")])
+def test_the_key_may_be_any_fields_in_any_order(key: tuple[str, ...]) -> None:
+    """Neighbouring fields are packed from a view of the columns, others from a copy: both must give the same."""
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 2, 50):
+        states = States(("instance", "t", "node"), rng.integers(0, 2**12, (3, n)))
+        for some in (states, states.slice(n // 3, n)):
+            packer = Packer(key)
+            assert packer.unpack(packer.pack(some)) == some.keep(*key)
+
+
 def test_widening_keeps_what_is_stored_findable() -> None:
     """A field that outgrows its bits changes all keys; stores keyed by them must follow."""
     packer = Packer()

@@ -140,7 +140,7 @@ class Packer:
         self.fields = tuple(fields) if fields is not None else None
         self.holders: list[Holder] = []
         self._seen: tuple[str, ...] | None = None
-        self._rows: list[int] | None = None
+        self._rows: list[int] | slice | None = None
         self._layout: Layout | None = None
 
     def pack(self, states: States) -> Ints:
@@ -171,7 +171,12 @@ class Packer:
                 f"({', '.join(fields)})"
             )
         self._seen = fields
-        self._rows = None if fields == self.fields else [fields.index(f) for f in self.fields]
+        self._rows = None
+        if fields != self.fields:
+            rows = [fields.index(f) for f in self.fields]
+            run = list(range(rows[0], rows[0] + len(rows))) if rows else []
+            # Neighbouring fields are a view of the columns; only others have to be copied together.
+            self._rows = slice(rows[0], rows[0] + len(rows)) if rows and rows == run else rows
         if self._layout is None:
             self._layout = _layout(self.fields)
             self._layout.users.add(self)

@@ -81,6 +81,21 @@ def test_concat_restores_the_states_of_each_port() -> None:
     assert not any(node.held().values())
 
 
+@pytest.mark.parametrize("ports", [("x", "h"), ("x", "h", "c")])
+def test_concat_remembers_nothing_where_states_are_promised_to_agree(ports: tuple[str, ...]) -> None:
+    node = Concat(ports, key=("instance",), same_states=True)
+    states = States.of(instance=[1, 2, 3], t=[7, 8, 9])
+    for port in range(1, len(ports)):
+        node.forward(port, Messages(column(1, 2, 3) + 10 * port, states))
+    order = np.array([2, 0, 1])
+    ((_, _, out),) = sent(node.forward(0, Messages(column(1, 2, 3), states).take(order)))
+    assert out.states.fields == ("instance", "t")
+    assert rows(out) == {(i, i + 6): [[i + 10.0 * p for p in range(len(ports))]] for i in (1, 2, 3)}
+    assert not any(node.held().values())
+    back = {p: rows(m) for _, p, m in sent(node.backward(0, out))}
+    assert back == {p: {(i, i + 6): [[i + 10.0 * p]] for i in (1, 2, 3)} for p in range(len(ports))}
+
+
 def test_concat_names_messages_that_do_not_fit() -> None:
     one = States.of(instance=[1])
     node = Concat(("x", "h"))

@@ -4,7 +4,8 @@
     backward   the columns of each port go back to it, under the state it came with
 
 States that are equal on all ports (same fields, all of them in the key) need not be remembered; others are kept under
-the key until the gradient comes.
+the key until the gradient comes. Whoever knows that they are equal although the key leaves some fields out says so
+(``same_states=True``), and nothing is remembered either.
 """
 
 from __future__ import annotations
@@ -25,18 +26,24 @@ from ampnet.nodes.store import Store
 
 
 class Concat(Node):
-    """``Concat(("x", "h"))``: rows side by side. ``key``: default, the fields that all ports share."""
+    """``Concat(("x", "h"))``: rows side by side. ``key``: default, the fields that all ports share.
+
+    ``same_states``: a promise that states that meet under one key are equal on all ports.
+    """
 
     kind = "aggregate"
 
-    def __init__(self, ports: Sequence[str] = ("a", "b"), key: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, ports: Sequence[str] = ("a", "b"), key: Sequence[str] | None = None, *, same_states: bool = False
+    ) -> None:
         self.inputs = tuple(ports)
         self.key = Packer(key)
-        self.join = Join(self.inputs, self.key, keep_states=True)
+        self.join = Join(self.inputs, self.key, keep_states=not same_states)
         self.origins = [Store(self.key, f"its memory of port '{p}'") for p in self.inputs]
         self._widths: list[int] | None = None
         self._kinds: list[tuple[torch.Size, torch.dtype]] = []
-        self._same_states: bool | None = None
+        self._same_states: bool | None = True if same_states else None
+        """None: not known before the first messages meet."""
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         return [self._side_by_side(joined) for joined in self.join.arrive(port, messages)]
