@@ -30,7 +30,9 @@ def test_the_key_may_be_part_of_the_state() -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
-@pytest.mark.parametrize("key", [("instance", "t"), ("t", "node"), ("node",), ("instance", "node"), ("node", "instance")])
+@pytest.mark.parametrize(
+    "key", [("instance", "t"), ("t", "node"), ("node",), ("instance", "node"), ("node", "instance")]
+)
 def test_the_key_may_be_any_fields_in_any_order(key: tuple[str, ...]) -> None:
     """Neighbouring fields are packed from a view of the columns, others from a copy: both must give the same."""
     rng = np.random.default_rng(0)

@@ -31,8 +31,8 @@ def back_edges(nodes: Mapping[str, Node], forward: Mapping[End, End]) -> set[End
     heads = [name for name, node in nodes.items() if isinstance(node, Phi)]
     while heads:
         for head in heads:
-            inside = _reached(head, live)
-            closing = {s for s, t in live.items() if t.node == head and s.node in inside}
+            inside = _reached(head, nodes, live)
+            closing = {s for s, t in live.items() if t.node == head and s in inside}
             if closing and len(closing) < feeds[head]:
                 cut |= closing
                 for source in closing:
@@ -61,16 +61,22 @@ def in_order(nodes: Collection[str], forward: Mapping[End, End], cut: Collection
     return out
 
 
-def _reached(start: str, edges: Mapping[End, End]) -> set[str]:
-    """The node and all that can be reached from it."""
-    after: dict[str, list[str]] = {}
-    for source, target in edges.items():
-        after.setdefault(source.node, []).append(target.node)
-    seen, todo = {start}, [start]
+def _reached(start: str, nodes: Mapping[str, Node], edges: Mapping[End, End]) -> set[End]:
+    """The output ports by which a message that comes to a node may leave it, or any node after it."""
+    leaving: dict[str, list[End]] = {}
+    for source in edges:
+        leaving.setdefault(source.node, []).append(source)
+    seen: set[End] = set()
+    todo = leaving.get(start, [])
     while todo:
-        new = set(after.get(todo.pop(), ())) - seen
-        seen |= new
-        todo += new
+        seen.update(todo)
+        arriving = [edges[source] for source in todo]
+        todo = [
+            source
+            for at in arriving
+            for source in leaving.get(at.node, [])
+            if source.port in nodes[at.node].leads_to(at.port) and source not in seen
+        ]
     return seen
 
 

@@ -1,9 +1,9 @@
 """Validate: every fault of a graph, found before anything runs, reported at once.
 
 What is checked: ports left open, fed twice or leading to two places; inputs and nodes that cannot be reached, nodes
-whose output reaches no Loss; loops without a way out; one parameter in two nodes; and, by following the state fields
-from the inputs through the graph with small sample states: keys that need a field the state lacks, joins without a
-common field, routing out of range, and state updates whose inverse does not undo them.
+whose output reaches no Loss or Sink; loops without a way out; one parameter in two nodes; and, by following the state
+fields from the inputs through the graph with small sample states: keys that need a field the state lacks, joins without
+a common field, routing out of range, and state updates whose inverse does not undo them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ampnet.nodes.isu import Isu, explain_wrong_inverse
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Node, StateFunction
 from ampnet.nodes.phi import Phi
+from ampnet.nodes.sink import Sink
+from ampnet.nodes.transform import Parameterised
 from ampnet.nodes.ungroup import Ungroup
 from ampnet.state import States, check_field_names
 
@@ -54,43 +56,60 @@ def _open_ports(graph: Graph, wiring: Wiring) -> Iterable[str]:
                 yield f"output port {graph.show(End(name, i), 'output')} of {node.describe()} leads nowhere"
 
 
-def _walk(starts: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
+def _walk(starts: Iterable[End], step: Callable[[End], Iterable[End]]) -> set[End]:
     seen, todo = set(), list(starts)
     while todo:
-        name = todo.pop()
-        if name not in seen:
-            seen.add(name)
-            todo.extend(step(name))
+        end = todo.pop()
+        if end not in seen:
+            seen.add(end)
+            todo.extend(step(end))
     return seen
 
 
+def _after(graph: Graph, wiring: Wiring) -> dict[End, list[End]]:
+    """Which input ports a message may come to next, from each input port."""
+    out: dict[End, list[End]] = {}
+    for name, node in graph.nodes.items():
+        for i in range(len(node.inputs)):
+            ways = [End(name, o) for o in node.leads_to(i)]
+            out[End(name, i)] = [wiring.forward[way] for way in ways if way in wiring.forward]
+    return out
+
+
 def _reach(graph: Graph, wiring: Wiring) -> Iterable[str]:
-    after: dict[str, set[str]] = {n: set() for n in (CONTROLLER, *graph.nodes)}
-    before: dict[str, set[str]] = {n: set() for n in (CONTROLLER, *graph.nodes)}
-    for source, target in wiring.forward.items():
-        after[source.node].add(target.node)
-        before[target.node].add(source.node)
-    losses = [n for n, node in graph.nodes.items() if isinstance(node, Loss)]
-    if not losses:
+    after = _after(graph, wiring)
+    before: dict[End, list[End]] = {end: [] for end in after}
+    for end, targets in after.items():
+        for target in targets:
+            before[target].append(end)
+    ends = [end for end in after if isinstance(graph.nodes[end.node], Loss | Sink)]
+    has_loss = any(isinstance(node, Loss) for node in graph.nodes.values())
+    if not has_loss:
         yield "the graph has no Loss: no gradient would ever start, so nothing could come back"
-    fed = _walk([CONTROLLER], after.__getitem__)
-    useful = _walk(losses, before.__getitem__)
-    for name in graph.nodes:
+    inputs = [end for source, end in wiring.forward.items() if source.node == CONTROLLER]
+    fed = {end.node for end in _walk(inputs, after.__getitem__)}
+    useful = _walk(ends, before.__getitem__)
+    for name, node in graph.nodes.items():
+        ports = [End(name, i) for i in range(len(node.inputs))]
+        lost = [end for end in ports if end not in useful]
         if name not in fed:
             yield f"node '{name}' cannot be reached from any input"
-        elif losses and name not in useful:
-            yield f"node '{name}' leads to no Loss: its messages would never be answered"
+        elif has_loss and lost:
+            which = [f"node '{name}'"] if lost == ports else [f"port {graph.show(end, 'input')}" for end in lost]
+            yield from (f"{it} leads to no Loss or Sink: its messages would never be answered" for it in which)
 
 
 def _loops(graph: Graph, wiring: Wiring) -> Iterable[str]:
     """A cycle must hold a node that can let a message out (Cond) or use it up (Flatmap, Group)."""
     exits = {n for n, node in graph.nodes.items() if isinstance(node, Cond | Flatmap | Group)}
-    after: dict[str, set[str]] = {n: set() for n in graph.nodes}
-    for source, target in wiring.forward.items():
-        if source.node != CONTROLLER and source.node not in exits and target.node not in exits:
-            after[source.node].add(target.node)
-    for name in graph.nodes:
-        if name in _walk(after[name], after.__getitem__):
+    after = {
+        end: [t for t in targets if t.node not in exits]
+        for end, targets in _after(graph, wiring).items()
+        if end.node not in exits
+    }
+    for name, node in graph.nodes.items():
+        ends = [End(name, i) for i in range(len(node.inputs)) if End(name, i) in after]
+        if any(end in _walk(after[end], after.__getitem__) for end in ends):
             yield f"node '{name}' is in a loop without a Cond: messages would go round for ever"
 
 
@@ -182,7 +201,10 @@ def _fields_out(node: Node, port: int, arriving: list[Fields | None]) -> Fields 
 def _check_node(node: Node, arriving: list[Fields | None]) -> Iterable[str]:
     given = [f for f in arriving if f is not None]
     packer = getattr(node, "key", None)
-    if isinstance(packer, Packer) and not isinstance(node, Group | Flatmap | Ungroup):
+    if isinstance(node, Parameterised):
+        for key, fields in zip(node.keys, arriving, strict=True):
+            yield from _check_fields(key, [] if fields is None else [fields])
+    elif isinstance(packer, Packer) and not isinstance(node, Group | Flatmap | Ungroup):
         yield from _check_key(node, packer, given)
     for fields in dict.fromkeys(given):
         states = _samples(fields)
@@ -204,9 +226,7 @@ def _check_node(node: Node, arriving: list[Fields | None]) -> Iterable[str]:
 
 def _check_key(node: Node, packer: Packer, given: list[Fields]) -> Iterable[str]:
     if packer.fields is not None:
-        for fields in dict.fromkeys(given):
-            for missing in (f for f in packer.fields if f not in fields):
-                yield f"its key needs field '{missing}', but the state there is ({', '.join(fields)})"
+        yield from _check_fields(packer, given)
     elif len(node.inputs) > 1 and not isinstance(node, Phi) and len(given) < len(node.inputs):
         yield (
             f"which state fields the ports of {node.describe()} share cannot be told, as there is a function of the "
@@ -218,6 +238,12 @@ def _check_key(node: Node, packer: Packer, given: list[Fields]) -> Iterable[str]
             yield f"its ports have no state field in common: {' and '.join(str(f) for f in given)}"
         else:
             packer.fields = shared  # "default, the fields all ports share"
+
+
+def _check_fields(packer: Packer, given: list[Fields]) -> Iterable[str]:
+    for fields in dict.fromkeys(given):
+        for missing in (f for f in packer.fields or () if f not in fields):
+            yield f"its key needs field '{missing}', but the state there is ({', '.join(fields)})"
 
 
 def _check_inverse(node: Isu, states: States) -> Iterable[str]:

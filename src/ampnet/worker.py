@@ -84,7 +84,7 @@ class Worker:
         for node in self.nodes.values():
             node.shelf = self.shelf
             if isinstance(node, Parameterised):
-                node.updater.live_versions = node.cache.live_tags
+                node.updater.live_versions = node.live_versions
         self.lanes = self._make_lanes()
         schedule.attach(self.lanes)
         self._hands_on = schedule.hands_on

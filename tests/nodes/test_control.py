@@ -1,4 +1,4 @@
-"""Cond, Phi and Isu: routing by state, remembering the origin, updating the state and undoing it."""
+"""Cond, Phi, Isu and Sink: routing by state, remembering the origin, updating the state and undoing it, ending."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ampnet.errors import GraphError, PairingError, StateError
+from ampnet.errors import GraphError, PairingError, PayloadError, StateError
 from ampnet.message import Messages
-from ampnet.nodes import Cond, Direction, Isu, Phi
+from ampnet.nodes import Cond, Direction, Isu, Phi, Sink
 from ampnet.nodes.node import Outputs, Report
 from ampnet.state import States
 
@@ -109,3 +109,15 @@ def test_a_state_function_of_the_wrong_shape_is_refused_when_the_node_is_made() 
         Cond(lambda: 0)
     with pytest.raises(GraphError, match="must take"):
         Cond(lambda a, b, c: 0)
+
+
+def test_sink_answers_at_once_without_a_gradient() -> None:
+    ((way, port, back),) = Sink().forward(0, messages([0, 1]))  # type: ignore[misc]
+    assert (way, port, back.payload, back.states.t.tolist()) == (Direction.BACKWARD, 0, None, [0, 1])
+    assert back.train
+    with pytest.raises(PayloadError, match="has no successor"):
+        Sink().backward(0, messages([0]))
+
+
+def test_sink_does_nothing_in_inference() -> None:
+    assert Sink().forward(0, messages([0, 1], train=False)) == []

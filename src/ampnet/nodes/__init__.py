@@ -20,6 +20,7 @@ from ampnet.nodes.phi import Phi
 from ampnet.nodes.reduce import Reduce
 from ampnet.nodes.relu import Relu
 from ampnet.nodes.sigmoid import Sigmoid
+from ampnet.nodes.sink import Sink
 from ampnet.nodes.split import Split
 from ampnet.nodes.tanh import Tanh
 from ampnet.nodes.transform import Parameterised, Transform
@@ -51,6 +52,7 @@ __all__ = [
     "Relu",
     "Report",
     "Sigmoid",
+    "Sink",
     "Split",
     "Tanh",
     "Transform",

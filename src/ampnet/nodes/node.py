@@ -167,6 +167,10 @@ class Node:
         """The user's functions of states, by role."""
         return {}
 
+    def leads_to(self, port: int) -> Sequence[int]:
+        """The output ports by which what comes in on an input port may leave."""
+        return range(len(self.outputs))
+
     def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
         """The state fields on an output port, given those on the input ports; None where they cannot be told."""
         return next((f for f in arriving if f is not None), None)

@@ -6,15 +6,23 @@
 `Transform` is the paper's NPT (no parameters). `Parameterised` is its PPT: it also adds up the gradients of its
 parameters and updates itself, by its own `Updater`, when enough have come in. Which weights a backward sees is a choice
 with a name: ``"current"`` (the paper) or ``"stash"``, the forward's own.
+
+A model may call one module in several places. Its node then has as many **sites**: what comes in at a site leaves by
+the same one, under a key and a memory of its own, while the weights, their sums and their updates are shared.
+
+    in   ──┐          ┌──> out
+    in2  ──┼── W, b ──┼──> out2          `Linear(module).with_sites(3)`
+    in3  ──┘          └──> out3
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 from torch import Tensor, nn
 
-from ampnet.errors import PayloadError
+from ampnet.errors import GraphError, PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
@@ -80,10 +88,41 @@ class Parameterised(Node):
 
     def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
         self.module = module
-        self.key = Packer(key)
-        self.cache = Store(self.key, "its cache")
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
         self.updater = Updater(list(self.parameters.values()))
+        self.keys: list[Packer] = []
+        """One for each site, and so are `caches`."""
+        self.caches: list[Store] = []
+        self._set_sites([key])
+
+    @property
+    def sites(self) -> int:
+        """How many places of the model this node serves."""
+        return len(self.caches)
+
+    @property
+    def key(self) -> Packer:
+        """The key of the first site."""
+        return self.keys[0]
+
+    def with_sites(self, sites: int | Sequence[Sequence[str] | None]) -> Self:
+        """So many sites, or one for each of these keys. To be called before the node is wired and used.
+
+        With a number, all sites key on the fields that the node was made with.
+        """
+        if any(len(cache) for cache in self.caches):
+            raise GraphError(["sites cannot change while messages are in flight"])
+        keys = [self.key.fields] * sites if isinstance(sites, int) else list(sites)
+        if not keys:
+            raise ValueError("a node needs at least one site")
+        self._set_sites(keys)
+        return self
+
+    def _set_sites(self, keys: Sequence[Sequence[str] | None]) -> None:
+        ends = ["", *map(str, range(2, len(keys) + 1))]
+        self.inputs, self.outputs = tuple(f"in{end}" for end in ends), tuple(f"out{end}" for end in ends)
+        self.keys = [Packer(key) for key in keys]
+        self.caches = [Store(key, f"its cache{end}") for key, end in zip(self.keys, ends, strict=True)]
 
     def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
         """The output rows under weights ``w`` (in the order of ``parameters``), and what `gradient` will need."""
@@ -101,23 +140,23 @@ class Parameterised(Node):
     def forward(self, port: int, messages: Messages) -> Outputs:
         y, residuals = self.apply(_payload(messages), self.updater.weights, messages)
         if messages.train:
-            keys = self.key.pack(messages.states)
-            self.cache.put(keys, residuals, None, messages.offsets, self.updater.version)
-        return [forward_to(0, messages.with_payload(y))]
+            keys = self.keys[port].pack(messages.states)
+            self.caches[port].put(keys, residuals, None, messages.offsets, self.updater.version)
+        return [forward_to(port, messages.with_payload(y))]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
         updater = self.updater
-        messages, parts = self.cache.take(messages)
+        messages, parts = self.caches[port].take(messages)
         updater.note_lags([(p.record.tag, len(p)) for p in parts])
         if messages.payload is None:
-            return [backward_to(0, messages)]
+            return [backward_to(port, messages)]
         updater.count_messages(len(messages))
         if updater.stashes and any(p.record.tag != updater.version for p in parts):
-            return self._by_version(messages, parts)
+            return self._by_version(port, messages, parts)
         g = self.gradient(messages.payload, Kept(parts), updater.weights, updater.sums)
-        return [backward_to(0, messages.with_payload(g))]
+        return [backward_to(port, messages.with_payload(g))]
 
-    def _by_version(self, messages: Messages, parts: list[Part]) -> Outputs:
+    def _by_version(self, port: int, messages: Messages, parts: list[Part]) -> Outputs:
         """Backward with the weights of each message's own forward: a batch for every version."""
         out, start = [], 0
         for part in parts:
@@ -126,28 +165,38 @@ class Parameterised(Node):
             assert some.payload is not None
             weights = self.updater.weights_of(part.record.tag)
             g = self.gradient(some.payload, Kept([part]), weights, self.updater.sums)
-            out.append(backward_to(0, some.with_payload(g)))
+            out.append(backward_to(port, some.with_payload(g)))
         return out
+
+    def live_versions(self) -> set[int]:
+        """The versions of the weights under which messages were forwarded that are not back yet."""
+        return set().union(*(cache.live_tags() for cache in self.caches))
 
     def after_backward(self) -> None:
         """Called by the worker when a batch's gradients are in: drop weights that no live message needs."""
         if self.updater.stashes:
-            self.updater.forget_versions(self.cache.live_tags())
+            self.updater.forget_versions(self.live_versions())
 
     def probe(self, messages: Messages) -> bool:
         self.apply(_payload(messages), self.updater.weights, messages)
         return True
 
     def forget(self) -> None:
-        self.cache.clear()
+        super().forget()
         self.updater.forget_versions(set())
         self.updater.reset()
 
     def stores(self) -> Iterator[tuple[str, Keyed]]:
-        yield "cache", self.cache
+        yield from ((f"cache{i + 1 if i else ''}", cache) for i, cache in enumerate(self.caches))
 
     def held(self) -> dict[str, int]:
-        return {"cache": len(self.cache), "stash": self.updater.stashed()}
+        return {**super().held(), "stash": self.updater.stashed()}
+
+    def leads_to(self, port: int) -> Sequence[int]:
+        return (port,)
+
+    def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+        return arriving[port]
 
     def check_rows(self, x: Tensor, width: int, dtype: object, dims: int | None = None) -> None:
         """Raise `PayloadError` where rows do not fit the parameters."""
