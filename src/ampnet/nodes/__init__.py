@@ -17,8 +17,10 @@ from ampnet.nodes.lstm_cell import LstmCell
 from ampnet.nodes.module import Module
 from ampnet.nodes.node import Direction, Node, Report
 from ampnet.nodes.phi import Phi
+from ampnet.nodes.program import Program, Ref, Step
 from ampnet.nodes.reduce import Reduce
 from ampnet.nodes.relu import Relu
+from ampnet.nodes.rows import Rows
 from ampnet.nodes.sigmoid import Sigmoid
 from ampnet.nodes.sink import Sink
 from ampnet.nodes.split import Split
@@ -48,12 +50,16 @@ __all__ = [
     "Node",
     "Parameterised",
     "Phi",
+    "Program",
     "Reduce",
+    "Ref",
     "Relu",
     "Report",
+    "Rows",
     "Sigmoid",
     "Sink",
     "Split",
+    "Step",
     "Tanh",
     "Transform",
     "TreeBranchCell",
