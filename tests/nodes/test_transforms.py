@@ -39,6 +39,9 @@ F64 = torch.float64
 NODES: dict[str, tuple[Callable[[torch.dtype], Transform | Parameterised], int]] = {
     "linear": (lambda d: Linear(5, 3, dtype=d), 5),
     "linear without bias": (lambda d: Linear(5, 3, bias=False, dtype=d), 5),
+    "linear and relu": (lambda d: Linear(5, 3, dtype=d, activation="relu"), 5),
+    "linear and tanh": (lambda d: Linear(5, 3, dtype=d, activation="tanh"), 5),
+    "linear and sigmoid": (lambda d: Linear(5, 3, bias=False, dtype=d, activation="sigmoid"), 5),
     "gru": (lambda d: GruCell(nn.GRUCell(3, 4, dtype=d)), 7),
     "gru without bias": (lambda d: GruCell(nn.GRUCell(3, 4, bias=False, dtype=d)), 7),
     "lstm": (lambda d: LstmCell(nn.LSTMCell(3, 4, dtype=d)), 11),
@@ -79,6 +82,19 @@ def test_linear_and_layer_norm_take_rows_of_any_trailing_shape() -> None:
     assert_transform(LayerNorm(nn.LayerNorm((2, 5), dtype=F64)), torch.randn(6, 3, 2, 5, dtype=F64))
 
 
+def test_linear_with_an_activation_is_the_two_nodes_in_one() -> None:
+    torch.manual_seed(0)
+    node = Linear(nn.Linear(256, 128), activation="relu")
+    assert node.describe() == "Linear 256→128 + relu"
+    assert Linear(3, 2).describe() == "Linear 3→2"
+    x = torch.randn(4, 256)
+    (out,) = node.forward(0, Messages(x, States.of(instance=np.arange(4)), train=False))
+    assert isinstance(out, tuple)
+    assert torch.equal(out[2].payload, torch.relu(node.module(x)).detach())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="knows the activations relu, tanh, sigmoid; got 'gelu'"):
+        Linear(3, 2, activation="gelu")  # type: ignore[arg-type]
+
+
 def test_embedding_adds_up_repeated_indices_and_spares_the_padding() -> None:
     node = Embedding(nn.Embedding(4, 3, padding_idx=2, dtype=F64))
     assert_transform(node, torch.tensor([0, 1, 1, 2, 3, 0]))
@@ -96,10 +112,12 @@ def test_bfloat16_gradients_add_up_in_float32() -> None:
     assert float(node.updater.sums[0]) == pytest.approx(1000 / 512)
 
 
-@pytest.mark.parametrize("how", ["sum", "mean", "max"])
-def test_reduce_over_messages_of_unequal_rows(how: str) -> None:
+@pytest.mark.parametrize("how", ["sum", "mean", "max", "logsumexp"])
+@pytest.mark.parametrize("equal", [False, True])
+def test_reduce_over_messages_of_unequal_rows(how: str, equal: bool) -> None:
     torch.manual_seed(0)
-    counts = np.array([2, 1, 4]) if how == "max" else np.array([2, 0, 4])
+    counts = np.array([2, 1, 4]) if how in ("max", "logsumexp") else np.array([2, 0, 4])
+    counts = np.array([3, 3, 3]) if equal else counts
     offsets = np.concatenate(([0], np.cumsum(counts)))
     x = torch.randn(int(offsets[-1]), 3, dtype=F64)
     g = torch.randn(3, 3, dtype=F64)
@@ -110,9 +128,13 @@ def test_reduce_over_messages_of_unequal_rows(how: str) -> None:
     for a, b in itertools.pairwise(offsets):
         part = leaf[a:b]
         empty = torch.zeros(3, dtype=F64)
-        pieces.append(
-            part.sum(0) if how == "sum" else (part.max(0).values if how == "max" else part.mean(0)) if b > a else empty
-        )
+        reduced = {
+            "sum": torch.sum,
+            "mean": torch.mean,
+            "max": lambda p, _: p.max(0).values,
+            "logsumexp": torch.logsumexp,
+        }
+        pieces.append(reduced[how](part, 0) if b > a else empty)
     want = torch.stack(pieces)
     (want_dx,) = torch.autograd.grad(want, leaf, g)
     assert not isinstance(out, type(None)) and isinstance(out, tuple)
@@ -134,6 +156,52 @@ def test_reduce_max_gives_the_gradient_to_the_first_of_equals_and_refuses_no_row
     assert back[2].payload.tolist() == [[0.0], [5.0], [0.0]]  # type: ignore[union-attr]
     with pytest.raises(PayloadError, match=r"no maximum of no rows, at \(instance=8\)"):
         node.forward(0, Messages(torch.zeros(1, 1), States.of(instance=[7, 8]), np.array([0, 1, 1])))
+
+
+def test_reduce_logsumexp_of_large_and_infinite_rows() -> None:
+    """exp(1000) is infinite: what counts is the distance to the largest row of the message."""
+    x = torch.tensor([[1000.0], [1000.0], [-1000.0], [-torch.inf], [-torch.inf], [3.0]], dtype=F64)
+    node, states = Reduce("logsumexp"), States.of(instance=[0, 1, 2])
+    (out,) = node.forward(0, Messages(x, states, np.array([0, 2, 5, 6])))
+    assert isinstance(out, tuple) and out[2].payload is not None
+    want = torch.tensor([[1000 + np.log(2)], [-1000.0], [3.0]], dtype=F64)
+    assert_close({"y": out[2].payload}, {"y": want})
+    (back,) = node.backward(0, Messages(torch.ones(3, 1, dtype=F64), states))
+    assert isinstance(back, tuple) and back[2].payload is not None
+    assert back[2].payload.flatten().tolist() == pytest.approx([0.5, 0.5, 1, 0, 0, 1])
+    with pytest.raises(PayloadError, match=r"no logsumexp of no rows, at \(instance=1\)"):
+        node.forward(0, Messages(x[:2], states, np.array([0, 1, 1, 2])))
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 4), ()])
+@pytest.mark.parametrize("count", [1, 3])
+def test_reduce_beside_is_a_concat_of_the_rows(shape: tuple[int, ...], count: int) -> None:
+    node, states, offsets = Reduce("beside", count=count), States.of(instance=[3, 4]), np.array([0, count, 2 * count])
+    x = torch.randn(2 * count, *shape, dtype=F64)
+    (out,) = node.forward(0, Messages(x, states, offsets))
+    assert isinstance(out, tuple) and out[2].offsets is None
+    parts = [torch.cat(list(p), -1) if shape else p for p in (x[:count], x[count:])]
+    assert torch.equal(out[2].payload, torch.stack(parts))  # type: ignore[arg-type]
+    assert not any(node.held().values())
+    (back,) = node.backward(0, out[2].take(np.array([1, 0])))
+    assert isinstance(back, tuple)
+    assert torch.equal(back[2].payload, torch.cat((x[count:], x[:count])))  # type: ignore[arg-type]
+    assert back[2].offsets is not None and back[2].offsets.tolist() == [0, count, 2 * count]
+    (back,) = node.backward(0, Messages(None, states))
+    assert isinstance(back, tuple) and back[2].payload is None
+
+
+def test_reduce_beside_names_a_message_of_another_number_of_rows() -> None:
+    with pytest.raises(PayloadError, match=r"puts 2 rows side by side, got a message of 3 at \(instance=4\)"):
+        Reduce("beside", count=2).forward(
+            0, Messages(torch.zeros(5, 1), States.of(instance=[3, 4]), np.array([0, 2, 5]))
+        )
+    with pytest.raises(ValueError, match="needs count="):
+        Reduce("beside")
+    with pytest.raises(ValueError, match="needs count="):
+        Reduce("sum", count=2)
+    with pytest.raises(ValueError, match="knows sum, mean, max, logsumexp and beside"):
+        Reduce("median")  # type: ignore[arg-type]
 
 
 def _masks(node: Dropout, states: States, x: Tensor) -> Tensor:
