@@ -108,6 +108,90 @@ def test_a_loss_that_is_not_a_number_stops_or_is_skipped() -> None:
     assert good.states.instance.tolist() == [3, 5] and bool(torch.isfinite(good.payload).all())  # type: ignore[arg-type]
 
 
+def select(
+    node: Loss, scores: torch.Tensor, offsets: list[int] | None, label: torch.Tensor | None, train: bool = True
+) -> Outputs:
+    starts = None if offsets is None else np.array(offsets)
+    n = len(scores) if starts is None else len(starts) - 1
+    states = States.of(instance=np.arange(n) + 3)
+    node.forward(0, Messages(scores, states, starts, train=train))
+    return node.forward(1, Messages(label, states, train=train))
+
+
+@pytest.mark.parametrize("offsets", [[0, 2, 3, 7], [0, 2, 4, 6], None])
+@pytest.mark.parametrize("flat", [True, False])
+def test_selection_equals_autograd(offsets: list[int] | None, flat: bool) -> None:
+    torch.manual_seed(0)
+    starts = offsets or [0, 1, 2, 3]
+    scores = 1000 * torch.randn(starts[-1], dtype=torch.float64)
+    label = torch.tensor([b - a - 1 for a, b in itertools.pairwise(starts)])
+    node = Loss("selection", weight=0.5)
+    report, back = parts(select(node, scores if flat else scores.unsqueeze(1), offsets, label))
+    leaf = scores.clone().requires_grad_()
+    want = [
+        0.5 * nn.functional.cross_entropy(leaf[a:b], t)
+        for (a, b), t in zip(itertools.pairwise(starts), label, strict=True)
+    ]
+    (g,) = torch.autograd.grad(torch.stack(want).sum(), leaf)
+    ((answer,), (empty,)) = back[0], back[1]
+    assert answer.payload is not None and answer.payload.dim() == (1 if flat else 2) and empty.payload is None
+    assert_close({"g": answer.payload.flatten(), "loss": report.loss}, {"g": g, "loss": torch.stack(want).detach()})
+    assert (None if answer.offsets is None else answer.offsets.tolist()) == offsets and empty.offsets is None
+    assert report.rows.tolist() == [1, 1, 1]
+    assert not any(node.held().values())
+
+
+def test_selection_is_right_where_the_first_of_the_largest_is_the_label() -> None:
+    scores, offsets = torch.tensor([1.0, 3.0, 3.0, 5.0, 0.0, 9.0]), [0, 3, 5, 6]
+    report, _ = parts(select(Loss("selection"), scores, offsets, torch.tensor([1, 1, 0])))
+    assert report.metrics["accuracy"].tolist() == [1.0, 0.0, 1.0]
+    report, _ = parts(select(Loss("selection"), scores, offsets, torch.tensor([[2], [0], [0]])))
+    assert report.metrics["accuracy"].tolist() == [0.0, 1.0, 1.0]
+
+
+def test_selection_in_inference_reports_every_score() -> None:
+    scores, offsets = torch.tensor([1.0, 3.0, 3.0]), [0, 2, 3]
+    for label in (torch.tensor([0, 0]), None):
+        report, back = parts(select(Loss("selection"), scores, offsets, label, train=False))
+        assert not back and report.prediction is scores and report.offsets is not None
+        assert report.offsets.tolist() == offsets and report.rows.tolist() == [1, 1]
+        assert report.labelled is (label is not None)
+
+
+def test_selection_names_what_it_cannot_judge() -> None:
+    scores, offsets = torch.zeros(3), [0, 2, 3]
+    with pytest.raises(LossError, match=r"label 1 at \(instance=4\) is out of range: the message has 1 rows to choose"):
+        select(Loss("selection"), scores, offsets, torch.tensor([0, 1]))
+    with pytest.raises(LossError, match=r"label -1 at \(instance=3\)"):
+        select(Loss("selection"), scores, offsets, torch.tensor([-1, 0]))
+    with pytest.raises(LossError, match=r"label 0 at \(instance=4\) is out of range: the message has 0 rows"):
+        select(Loss("selection"), scores, [0, 3, 3], torch.tensor([0, 0]))
+    with pytest.raises(PayloadError, match=r"one score a row, got a prediction of shape \(3, 2\)"):
+        select(Loss("selection"), torch.zeros(3, 2), offsets, torch.tensor([0, 0]))
+    with pytest.raises(PayloadError, match="one int64 label a message"):
+        select(Loss("selection"), scores, offsets, torch.zeros(2))
+    with pytest.raises(ValueError, match="no metrics by row"):
+        Loss("selection", metrics={"first": lambda p, t: p})
+
+
+def test_selection_leaves_out_what_is_not_a_number() -> None:
+    scores = torch.tensor([1.0, math.nan, 3.0])
+    report, back = parts(select(Loss("selection", on_nan="skip"), scores, [0, 2, 3], torch.tensor([0, 0])))
+    assert report.skipped.tolist() == [0]
+    empty, good = sorted(back[0], key=lambda m: m.payload is not None)
+    assert empty.states.instance.tolist() == [3] and good.states.instance.tolist() == [4]
+
+
+def test_the_weight_multiplies_loss_and_gradient() -> None:
+    scores, label = torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    one, back = parts(judge(Loss(), scores, label, [0, 2]))
+    half, half_back = parts(judge(Loss(weight=0.5), scores, label, [0, 2]))
+    assert torch.equal(half.loss, one.loss * 0.5)
+    assert torch.equal(half_back[0][0].payload, back[0][0].payload * 0.5)  # type: ignore[arg-type,operator]
+    assert torch.equal(half.metrics["accuracy"], one.metrics["accuracy"])
+    assert Loss(weight=0.5).describe() == "Loss cross entropy × 0.5"
+
+
 @pytest.mark.parametrize(
     ("node", "prediction", "label", "words"),
     [

@@ -47,10 +47,13 @@ class Joined:
 
 
 class Join:
-    """Holds the messages of several ports until all of one key are there. They must agree in their number of rows."""
+    """Holds the messages of several ports until all of one key are there.
 
-    def __init__(self, ports: Sequence[str], packer: Packer, *, keep_states: bool) -> None:
-        self.ports, self.packer, self.keep_states = tuple(ports), packer, keep_states
+    They must agree in their number of rows, unless told otherwise (``same_rows``).
+    """
+
+    def __init__(self, ports: Sequence[str], packer: Packer, *, keep_states: bool, same_rows: bool = True) -> None:
+        self.ports, self.packer, self.keep_states, self.same_rows = tuple(ports), packer, keep_states, same_rows
         self._rest = [[i for i in range(len(self.ports)) if i != port] for port in range(len(self.ports))]
         self.waiting = [Store(packer, f"the messages waiting at port '{p}'") for p in self.ports]
 
@@ -102,8 +105,9 @@ class Join:
         self.waiting[port].put(self.packer.pack(messages.states), (messages.payload,), states, messages.offsets)
 
     def _complete(self, port: int, messages: Messages, parts: Mapping[int, list[Part]]) -> Joined:
-        for other, found in parts.items():
-            self._check_rows(port, other, messages, found)
+        if self.same_rows:
+            for other, found in parts.items():
+                self._check_rows(port, other, messages, found)
         mine = self.waiting[port]
         if len(mine) and len(mine.missing(self.packer.pack(messages.states))) < len(messages):
             self._wait(port, messages)  # raises: this port has sent one of these keys already

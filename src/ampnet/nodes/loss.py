@@ -4,6 +4,13 @@
     backward   starts here: d loss / d prediction to the prediction, an empty answer to the label
     inference  reports the prediction (and loss and metrics where a label was given) and starts nothing
 
+A **selection** is one choice among the rows of a message, however many there are: the prediction has a score for every
+candidate, the label is a single number, which of them is right.
+
+    scores   [s_0 s_1 s_2] [s_3 s_4]        label   2, 0
+    loss     logsumexp(s_0 s_1 s_2) - s_2   logsumexp(s_3 s_4) - s_3        one a message
+    gradient softmax of the message's scores, less 1 at the right one
+
 A label of None (``Messages(None, states)``) is allowed in inference: it says that a prediction is wanted.
 A loss that is not finite stops the run (``on_nan="stop"``) or leaves its gradient out and is counted (``"skip"``).
 """
@@ -24,7 +31,8 @@ from ampnet.message import Messages, index_tensor, rows_each
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Output, Outputs, Report, backward_to
-from ampnet.nodes.reduce import segment_sum
+from ampnet.nodes.reduce import segment_logsumexp, segment_max, segment_sum
+from ampnet.state import Ints
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(prediction rows, label rows) -> the loss of each row, differentiable."""
@@ -38,10 +46,11 @@ _NEVER = -(2**62)
 
 
 class Loss(Node):
-    """``Loss("cross_entropy")``, ``Loss("squared_error")``, or any differentiable function of rows.
+    """``Loss("cross_entropy")``, ``Loss("squared_error")``, ``Loss("selection")``, or any differentiable function of
+    rows.
 
-    ``metrics`` are further numbers per row; cross entropy reports ``accuracy`` and squared error ``absolute_error``
-    unless told otherwise.
+    ``metrics`` are further numbers per row; cross entropy and selection report ``accuracy`` and squared error
+    ``absolute_error`` unless told otherwise. ``weight`` multiplies the loss, as reported, and its gradient.
     """
 
     kind = "loss"
@@ -50,25 +59,31 @@ class Loss(Node):
 
     def __init__(
         self,
-        function: Literal["cross_entropy", "squared_error"] | LossFunction = "cross_entropy",
+        function: Literal["cross_entropy", "squared_error", "selection"] | LossFunction = "cross_entropy",
         metrics: Mapping[str, Metric] | None = None,
         on_nan: Literal["stop", "skip"] = "stop",
         key: Sequence[str] | None = None,
+        *,
+        weight: float = 1.0,
     ) -> None:
         known: dict[str, tuple[str, Metric]] = {
             "cross_entropy": ("accuracy", _correct),
             "squared_error": ("absolute_error", _absolute),
+            "selection": ("accuracy", _chosen),
         }
         if isinstance(function, str) and function not in known:
             raise ValueError(f"Loss knows {', '.join(known)}, or takes a function of rows; got {function!r}")
         if on_nan not in ("stop", "skip"):
             raise ValueError(f"on_nan must be stop or skip, got {on_nan!r}")
-        self.function, self.on_nan = function, on_nan
+        if function == "selection" and metrics:
+            raise ValueError("a selection has one label for many rows, so there are no metrics by row")
+        self.function, self.on_nan, self.weight = function, on_nan, weight
+        self.selects = function == "selection"
         usual = dict([known[function]]) if isinstance(function, str) else {}
         self.metrics: dict[str, Metric] = usual if metrics is None else dict(metrics)
         self._minus_one = torch.tensor(-1.0)
         self.key = Packer(key)
-        self.join = Join(self.inputs, self.key, keep_states=True)
+        self.join = Join(self.inputs, self.key, keep_states=True, same_rows=not self.selects)
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         return [output for joined in self.join.arrive(port, messages) for output in self._judge(joined)]
@@ -77,9 +92,9 @@ class Loss(Node):
         prediction, label = joined.payloads
         last = joined.last
         batch = Messages.trusted(prediction, joined.states(0), joined.offsets(0), last.train)
-        counts = batch.row_counts()
         if prediction is None:
             raise PayloadError("got a prediction without a payload")
+        counts = np.ones(len(batch), dtype=np.int64) if self.selects else batch.row_counts()
         if label is None:
             if last.train:
                 raise LossError(f"no label for {batch.states.describe()}; only inference may leave it out")
@@ -87,16 +102,22 @@ class Loss(Node):
             return [
                 Report(self.name, batch.states, False, nothing, {}, counts, prediction, batch.offsets, labelled=False)
             ]
-        rows, g = self._rows(prediction, label, batch)
-        loss = _mean(rows, batch, counts)
-        metrics = {n: segment_sum(m(prediction, label), batch) for n, m in self.metrics.items()}
+        label_offsets = joined.offsets(1) if self.selects else last.offsets
+        if self.selects:
+            loss, g, metrics = self._selection(prediction, label, label_offsets, batch)
+        else:
+            rows, g = self._rows(prediction, label, batch)
+            loss = _mean(rows, batch, counts)
+            metrics = {n: segment_sum(m(prediction, label), batch) for n, m in self.metrics.items()}
+            if g is not None and batch.offsets is not None:
+                g = _per_row(g, counts)
+        if self.weight != 1:
+            loss, g = loss * self.weight, None if g is None else g * self.weight
         if not last.train:
             return [Report(self.name, batch.states, False, loss, metrics, counts, prediction, batch.offsets)]
         assert g is not None
-        if batch.offsets is not None:
-            g = _per_row(g, counts)
         answers = batch.with_payload(g)
-        labels = Messages.trusted(None, joined.states(1), last.offsets, True)
+        labels = Messages.trusted(None, joined.states(1), label_offsets, True)
         bad = _NONE if math.isfinite(float(loss.sum())) else np.flatnonzero(~torch.isfinite(loss).cpu().numpy())
         report = Report(self.name, batch.states, True, loss, metrics, counts, skipped=bad)
         if not len(bad):
@@ -166,6 +187,35 @@ class Loss(Node):
         g.scatter_add_(1, picked, self._minus_one.to(g).expand(picked.shape))
         return rows, g
 
+    def _selection(
+        self, prediction: Tensor, label: Tensor, label_offsets: Ints | None, batch: Messages
+    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Loss of every message, gradient of every row, and the metrics."""
+        n, scores = len(batch), prediction.reshape(-1)
+        if len(scores) != len(prediction) or prediction.dim() > 2:
+            raise PayloadError(f"selection needs one score a row, got a prediction of shape {tuple(prediction.shape)}")
+        if label.dtype != torch.int64 or label.numel() != n or rows_each(label_offsets) != 1:
+            raise PayloadError(
+                f"selection needs one int64 label a message, got {tuple(label.shape)} {label.dtype} for {n} messages"
+            )
+        offsets = batch.offsets if batch.offsets is not None else np.arange(n + 1)
+        right, counts = label.numpy(force=True).reshape(-1), offsets[1:] - offsets[:-1]
+        wrong = np.flatnonzero((right < 0) | (right >= counts))
+        if len(wrong):
+            at = int(wrong[0])
+            raise LossError(
+                f"label {int(right[at])} at {batch.states.take(wrong[:1]).describe()} is out of range: the message has "
+                f"{int(counts[at])} rows to choose from, from 0 up"
+            )
+        total, g = segment_logsumexp(scores, batch)
+        picked = index_tensor(offsets[:-1] + right, scores)
+        loss = total - scores.index_select(0, picked)
+        metrics = {name: _chosen(segment_max(scores, batch)[1], label.reshape(-1)) for name in self.metrics}
+        if not batch.train:
+            return loss, None, metrics
+        g.index_add_(0, picked, self._minus_one.to(g).expand(n))
+        return loss, g.view(prediction.shape), metrics
+
     def backward(self, port: int, messages: Messages) -> Outputs:
         raise PayloadError("a Loss has no successor, so no gradient can come back to it")
 
@@ -177,7 +227,8 @@ class Loss(Node):
 
     def describe(self) -> str:
         name = self.function if isinstance(self.function, str) else getattr(self.function, "__name__", "loss")
-        return f"Loss {name.replace('_', ' ')}"
+        shown = f"Loss {name.replace('_', ' ')}"
+        return shown if self.weight == 1 else f"{shown} × {self.weight:g}"
 
 
 def _mean(rows: Tensor, batch: Messages, counts: np.ndarray) -> Tensor:
@@ -197,6 +248,10 @@ def _per_row(g: Tensor, counts: np.ndarray) -> Tensor:
 
 def _correct(prediction: Tensor, label: Tensor) -> Tensor:
     return (prediction.argmax(-1) == label).to(torch.float32)
+
+
+def _chosen(choice: Tensor, label: Tensor) -> Tensor:
+    return (choice == label).to(torch.float32)
 
 
 def _absolute(prediction: Tensor, label: Tensor) -> Tensor:

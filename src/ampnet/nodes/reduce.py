@@ -60,7 +60,7 @@ class Reduce(Transform):
                 self.cache.put(self.key.pack(messages.states), (shares,), None, messages.offsets)
             return [forward_to(0, Messages.trusted(y, messages.states, None, messages.train))]
         counts = messages.row_counts()
-        y, winners = self._max(x, messages) if self.how == "max" else (segment_sum(x, messages), None)
+        y, winners = segment_max(x, messages) if self.how == "max" else (segment_sum(x, messages), None)
         if self.how == "mean":
             y = y / _per_message(np.maximum(counts, 1), y)
         if messages.train:
@@ -115,22 +115,6 @@ class Reduce(Transform):
             g = g / _per_message(np.maximum(counts, 1), g)
         return _to_rows(g, counts)
 
-    def _max(self, x: Tensor, messages: Messages) -> tuple[Tensor, Tensor]:
-        counts = messages.row_counts()
-        _check_some(messages, counts, "maximum")
-        n, owner = len(messages), index_tensor(np.repeat(np.arange(len(counts)), counts), x)
-        spread = owner.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
-        top = x.new_full((n, *x.shape[1:]), -torch.inf).scatter_reduce_(0, spread, x, "amax")
-        starts = offsets_of(counts)[:-1]
-        inside = index_tensor(np.arange(len(owner)) - np.repeat(starts, counts), x)
-        place = inside.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
-        last = int(counts.max())
-        place = torch.where(x == top.index_select(0, owner), place, last)
-        winner = torch.full((n, *x.shape[1:]), last, dtype=torch.int64, device=x.device)
-        winner.scatter_reduce_(0, spread, place, "amin")
-        # NaN equals nothing: blame the first row, so that it travels on instead of pointing past the end.
-        return top, torch.where(winner == last, 0, winner) if bool((winner == last).any()) else winner
-
     def probe(self, messages: Messages) -> bool:
         return False
 
@@ -154,6 +138,24 @@ def segment_sum(x: Tensor, messages: Messages) -> Tensor:
         )
     owner = index_tensor(np.repeat(np.arange(n), counts), x)
     return x.new_zeros(n, *x.shape[1:]).index_add_(0, owner, x)
+
+
+def segment_max(x: Tensor, messages: Messages) -> tuple[Tensor, Tensor]:
+    """The largest of each message's rows, and which of them that is, the first of equals."""
+    counts = messages.row_counts()
+    _check_some(messages, counts, "maximum")
+    n, owner = len(messages), index_tensor(np.repeat(np.arange(len(counts)), counts), x)
+    spread = owner.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
+    top = x.new_full((n, *x.shape[1:]), -torch.inf).scatter_reduce_(0, spread, x, "amax")
+    starts = offsets_of(counts)[:-1]
+    inside = index_tensor(np.arange(len(owner)) - np.repeat(starts, counts), x)
+    place = inside.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
+    last = int(counts.max())
+    place = torch.where(x == top.index_select(0, owner), place, last)
+    winner = torch.full((n, *x.shape[1:]), last, dtype=torch.int64, device=x.device)
+    winner.scatter_reduce_(0, spread, place, "amin")
+    # NaN equals nothing: blame the first row, so that it travels on instead of pointing past the end.
+    return top, torch.where(winner == last, 0, winner) if bool((winner == last).any()) else winner
 
 
 def segment_logsumexp(x: Tensor, messages: Messages) -> tuple[Tensor, Tensor]:
