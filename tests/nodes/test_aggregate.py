@@ -175,6 +175,26 @@ def test_group_fills_in_any_order_and_leaves_in_its_own() -> None:
     assert node.held() == {"members": 0, "waiting": 1}
 
 
+def test_group_may_be_known_by_some_fields_of_its_state() -> None:
+    """The degree is the same for all members, so it need not be in the key, but it travels on."""
+    node = Group(
+        state=lambda s: s.keep("instance").adding(node=s.target, degree=s.degree),
+        size=lambda s: s.degree,
+        order=lambda s: s.edge,
+        key=("instance", "node"),
+    )
+    assert node.forward(0, edges([(1, 7, 0, 2), (1, 3, 2, 2)])) == []
+    assert "group (instance=1, node=0) has 1 message(s) and waits for 1 more" in node.waits()
+    ((_, _, out),) = sent(node.forward(0, edges([(1, 1, 2, 2), (1, 6, 0, 2)])))
+    assert rows(out) == {(1, 0, 2): [[6], [7]], (1, 2, 2): [[1], [3]]}
+    assert node.key.fields == ("instance", "node")
+    ((_, _, back),) = sent(node.backward(0, out))
+    assert rows(back) == {(1, 6, 0, 2): [[6]], (1, 7, 0, 2): [[7]], (1, 1, 2, 2): [[1]], (1, 3, 2, 2): [[3]]}
+    assert not any(node.held().values())
+    with pytest.raises(StateError, match="needs field 'leaf'"):
+        Group(lambda s: s, lambda s: s.degree, key=("leaf",)).forward(0, edges([(1, 7, 0, 2)]))
+
+
 def test_group_of_messages_with_several_rows() -> None:
     node = Group(state=lambda s: s.keep("instance"), size=lambda s: np.full(len(s), 2))
     given = Messages(column(1, 2, 3), States.of(instance=[4, 4], part=[1, 0]), np.array([0, 1, 3]))

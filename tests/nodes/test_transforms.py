@@ -31,6 +31,7 @@ from ampnet.nodes import (
     TreeLeafCell,
     TreeLstmBranch,
     TreeLstmLeaf,
+    Weight,
 )
 from ampnet.state import States
 from ampnet.testing import assert_close, assert_transform
@@ -99,6 +100,33 @@ def test_embedding_adds_up_repeated_indices_and_spares_the_padding() -> None:
     node = Embedding(nn.Embedding(4, 3, padding_idx=2, dtype=F64))
     assert_transform(node, torch.tensor([0, 1, 1, 2, 3, 0]))
     assert_transform(Embedding(4, 3, dtype=F64), torch.tensor([[0, 1], [1, 1], [3, 2]]))
+
+
+def test_a_weight_is_a_row_of_its_own_for_every_row_it_is_asked_for() -> None:
+    for rows in (1, 2, 200):
+        assert_transform(Weight(nn.Parameter(torch.randn(2, 3, dtype=F64))), torch.arange(rows), batches=5)
+    parameter = nn.Parameter(torch.tensor([1.0, 2.0]))
+    node = Weight(parameter, name="h0")
+    assert node.parameters == {"h0": parameter} and node.module.h0 is parameter and node.describe() == "Weight 2"
+    states = States.of(instance=[4, 5])
+    (out,) = node.forward(0, Messages(None, states, np.array([0, 1, 3])))
+    assert isinstance(out, tuple) and out[2].payload is not None
+    assert out[2].payload.tolist() == [[1, 2]] * 3 and out[2].offsets is not None
+    (back,) = node.backward(0, out[2].with_payload(torch.ones(3, 2)))
+    assert isinstance(back, tuple) and back[2].payload is None
+    assert node.updater.sums[0].tolist() == [3, 3]
+    assert not any(node.held().values())
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_an_update_does_not_reach_a_weight_that_was_sent(rows: int) -> None:
+    """One row is the parameter's own memory unless it is copied."""
+    parameter = nn.Parameter(torch.zeros(2))
+    (out,) = Weight(parameter).forward(0, Messages(torch.zeros(rows, 1), States.of(instance=np.arange(rows))))
+    with torch.no_grad():
+        parameter.add_(1)
+    assert isinstance(out, tuple) and out[2].payload is not None
+    assert out[2].payload.tolist() == [[0, 0]] * rows and out[2].payload.is_contiguous()
 
 
 def test_bfloat16_gradients_add_up_in_float32() -> None:

@@ -29,6 +29,7 @@ from ampnet.nodes.transform import Parameterised, Transform
 from ampnet.nodes.tree_lstm_branch import TreeBranchCell, TreeLstmBranch
 from ampnet.nodes.tree_lstm_leaf import TreeLeafCell, TreeLstmLeaf
 from ampnet.nodes.ungroup import Ungroup
+from ampnet.nodes.weight import Weight
 
 __all__ = [
     "Bcast",
@@ -67,4 +68,5 @@ __all__ = [
     "TreeLstmBranch",
     "TreeLstmLeaf",
     "Ungroup",
+    "Weight",
 ]

@@ -42,16 +42,23 @@ class _Arrived:
 
 
 class Group(Node):
-    """``Group(state=..., size=..., order=...)``: see the head of this file. The key is the group's whole state."""
+    """``Group(state=..., size=..., order=...)``: see the head of this file.
+
+    ``key``: the fields of the group's state that tell it from others; default, all of them.
+    """
 
     kind = "aggregate"
 
     def __init__(
-        self, state: Callable[..., States], size: Callable[..., Any], order: Callable[..., Any] | None = None
+        self,
+        state: Callable[..., States],
+        size: Callable[..., Any],
+        order: Callable[..., Any] | None = None,
+        key: Sequence[str] | None = None,
     ) -> None:
         self.state, self.size = StateFunction(state), StateFunction(size)
         self.order = StateFunction(order) if order is not None else None
-        self.key = Packer()
+        self.key = Packer(key)
         self.members = Store(self.key, "its memory of members")
         self._missing: dict[int, int] = {}
         """How many messages a group that has begun still lacks, by its key."""

@@ -132,13 +132,19 @@ class Parameterised(Node):
         """Gradient by the input rows; adds the gradient of each parameter to ``sums``."""
         raise NotImplementedError
 
+    def rows_of(self, messages: Messages) -> Tensor:
+        """What `apply` is given."""
+        if messages.payload is None:
+            raise PayloadError("got a forward message without a payload")
+        return messages.payload
+
     def reference(self, x: Tensor) -> Tensor:
         """The same function in plain differentiable torch."""
         out: Tensor = self.module(x)
         return out
 
     def forward(self, port: int, messages: Messages) -> Outputs:
-        y, residuals = self.apply(_payload(messages), self.updater.weights, messages)
+        y, residuals = self.apply(self.rows_of(messages), self.updater.weights, messages)
         if messages.train:
             keys = self.keys[port].pack(messages.states)
             self.caches[port].put(keys, residuals, None, messages.offsets, self.updater.version)
@@ -178,7 +184,7 @@ class Parameterised(Node):
             self.updater.forget_versions(self.live_versions())
 
     def probe(self, messages: Messages) -> bool:
-        self.apply(_payload(messages), self.updater.weights, messages)
+        self.apply(self.rows_of(messages), self.updater.weights, messages)
         return True
 
     def forget(self) -> None:

@@ -1,0 +1,52 @@
+"""Weight: a parameter that is itself the value: the state before the first step, a learnt token, a table of one row.
+
+forward    y = w, once for every row of the message, whatever the message holds      keeps nothing but the version
+backward   dw += sum of dy                                                           the answer is empty
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ampnet.message import Messages
+from ampnet.nodes.kept import Kept
+from ampnet.nodes.transform import Parameterised, Residuals
+
+
+class Holder(nn.Module):
+    """A module of one parameter."""
+
+    def __init__(self, name: str, parameter: nn.Parameter) -> None:
+        super().__init__()
+        self.register_parameter(name, parameter)
+
+
+class Weight(Parameterised):
+    """``Weight(nn.Parameter(torch.zeros(128)), name="h0")``: the parameter as a row. It has the shape of one row."""
+
+    saturates = False
+
+    def __init__(self, parameter: nn.Parameter, name: str = "weight", key: Sequence[str] | None = None) -> None:
+        super().__init__(Holder(name, parameter), key)
+        self.label = name
+
+    def rows_of(self, messages: Messages) -> Tensor:
+        """What a message holds is of no interest; it may be empty."""
+        return messages.payload if messages.payload is not None else torch.empty(messages.rows, 0)
+
+    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
+        # Always a copy: an update writes into the parameter, and nobody may write into what was sent.
+        return w[0].unsqueeze(0).repeat(x.shape[0], *[1] * w[0].dim()), ()
+
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
+        sums[0].add_(g.sum(0, dtype=sums[0].dtype))
+
+    def reference(self, x: Tensor) -> Tensor:
+        return self.parameters[self.label].expand(x.shape[0], *self.parameters[self.label].shape)
+
+    def describe(self) -> str:
+        shape = "×".join(map(str, self.updater.weights[0].shape))
+        return f"Weight {shape}" if shape else "Weight"
