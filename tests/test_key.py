@@ -96,3 +96,18 @@ def test_a_wrong_key_clashes_loudly() -> None:
     store.put(packer.pack(States.of(instance=[1], t=[0])))
     with pytest.raises(PairingError, match=r"two messages with one key \(instance=1\) at the same time in its cache"):
         store.put(packer.pack(States.of(instance=[1], t=[1])))
+
+
+def test_parts_and_merged_batches_inherit_keys_until_the_layout_changes() -> None:
+    packer = Packer(("instance", "t"))
+    states = States.of(instance=np.arange(6), t=np.arange(6))
+    packer.pack(states)
+    parts = [states.slice(0, 2), states.take(np.array([5, 2])), states.slice(3, 5)]
+    merged = States.merge(parts)
+    for some in (*parts, merged):
+        assert some.packed is not None
+        assert packer.unpack(packer.pack(some)) == some
+    packer.pack(States.of(instance=[2**40], t=[2**12]))  # widens
+    for some in (*parts, merged):
+        assert packer.unpack(packer.pack(some)) == some
+    assert States.merge([parts[0], States.of(instance=[9], t=[9])]).packed is None

@@ -93,3 +93,24 @@ def test_different_widths_or_dtypes_do_not_merge() -> None:
     one = States.of(instance=[0])
     with pytest.raises(PayloadError, match=r"rows of \(2,\) torch.float32 and of \(3,\) torch.float32 meet"):
         Messages.merge([Messages(torch.zeros(1, 2), one), Messages(torch.zeros(1, 3), one)])
+
+
+@given(COUNTS, st.integers(0, 1000))
+def test_messages_go_apart_by_a_choice_in_the_order_of_their_keys(counts: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    whole = batch(counts)
+    mixed = whole.take(rng.permutation(len(counts)))
+    choice = rng.integers(0, 4, len(counts))
+    parts = mixed.by(choice, 4)
+    assert [way for way, _ in parts] == sorted(set(choice.tolist()))
+    assert rows_of(Messages.merge([some for _, some in parts])) == rows_of(whole)
+    for way, some in parts:
+        numbers = some.states.instance.tolist()
+        assert sorted(numbers) == sorted(mixed.states.instance[choice == way].tolist())
+        assert len(parts) == 1 or numbers == sorted(numbers)
+
+
+def test_different_dtypes_do_not_merge_though_torch_would() -> None:
+    one = States.of(instance=[0])
+    with pytest.raises(PayloadError, match=r"torch.float32 and of \(2,\) torch.float64 meet"):
+        Messages.merge([Messages(torch.zeros(1, 2), one), Messages(torch.zeros(1, 2, dtype=torch.float64), one)])

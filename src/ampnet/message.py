@@ -11,6 +11,7 @@ slice it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -90,6 +91,31 @@ class Messages:
         payload = None if self.payload is None else self.payload[first:last]
         return Messages.trusted(payload, states, self.offsets[start : stop + 1] - first, self.train)
 
+    def by(self, choice: Column, ways: int) -> list[tuple[int, Messages]]:
+        """The messages apart by ``choice``, a number below ``ways`` for each: (number, its messages).
+
+        The payload is brought into the order of the choice once; each part is a slice of that, in the order of its
+        keys: messages that went one way together forward are then often neighbours again when they come back, and a
+        store finds neighbours without copying them.
+        """
+        counts = np.bincount(choice, minlength=ways).tolist()
+        here = [i for i, count in enumerate(counts) if count]
+        if len(here) == 1:
+            return [(here[0], self)]
+        packed = self.states.packed
+        ordered = self.take(np.lexsort((self.states.columns[0] if packed is None else packed[1], choice)))
+        sizes = [counts[i] for i in here]
+        stops = list(itertools.accumulate(sizes))
+        if ordered.offsets is not None or ordered.payload is None:
+            parts = [ordered.slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
+        else:
+            states, train = ordered.states, self.train
+            parts = [
+                Messages.trusted(payload, states.slice(stop - size, stop), None, train)
+                for payload, size, stop in zip(ordered.payload.split_with_sizes(sizes), sizes, stops, strict=True)
+            ]
+        return list(zip(here, parts, strict=True))
+
     def split(self, most: int) -> Iterator[Messages]:
         """The same messages in batches of at most ``most``."""
         for start in range(0, len(self), most):
@@ -109,14 +135,20 @@ def merge_payloads(parts: Sequence[Messages]) -> Tensor | None:
     known = [p for p in payloads if p is not None]
     if not known:
         return None
-    shape, dtype = known[0].shape[1:], known[0].dtype
+    if len(known) < len(payloads):
+        raise PayloadError("messages with and without a payload meet; they must stay in batches of their own")
+    dtype = known[0].dtype
+    try:
+        if all(p.dtype is dtype for p in known):  # torch would promote them
+            return torch.cat(known)
+    except RuntimeError:
+        pass
+    shape = known[0].shape[1:]
     for payload in known:
         if payload.shape[1:] != shape or payload.dtype != dtype:
             raise PayloadError(
                 f"payload rows of {tuple(shape)} {dtype} and of {tuple(payload.shape[1:])} {payload.dtype} meet"
             )
-    if len(known) < len(payloads):
-        raise PayloadError("messages with and without a payload meet; they must stay in batches of their own")
     return torch.cat(known)
 
 

@@ -38,12 +38,12 @@ class Lane:
     """What waits at one port of a node, in one direction and of one kind."""
 
     __slots__ = (
-        "ages",
         "arrivals",
         "batches",
         "direction",
         "light",
         "node",
+        "passes",
         "port",
         "rows",
         "train",
@@ -56,19 +56,17 @@ class Lane:
         self.trained = node if direction and isinstance(node, Parameterised) else None
         """The node, where gradients of its parameters come in here."""
         self.light = not node.saturates
+        self.passes = node.passing[direction]
         self.batches: list[Messages] = []
         self.arrivals: list[int] = []
-        self.ages: list[int] = []
-        """The first instance of each batch: instances are numbered as they are pumped, so low means old."""
         self.waiting = self.rows = 0
 
     def push(self, messages: Messages, arrival: int) -> None:
-        columns = messages.states.columns
+        count = messages.states.columns.shape[1]
         self.batches.append(messages)
         self.arrivals.append(arrival)
-        self.ages.append(int(columns[0, 0]))
-        self.waiting += columns.shape[1]
-        self.rows += messages.rows
+        self.waiting += count
+        self.rows += count if messages.offsets is None else int(messages.offsets[-1])
 
     def take(self, most: int | None = None, enough_rows: int | None = None) -> Messages:
         """Messages as one batch: at most ``most``, and no more than it takes to have ``enough_rows``.
@@ -77,11 +75,10 @@ class Lane:
         """
         batches = self.batches
         all_fit = (most is None or self.waiting <= most) and (enough_rows is None or self.rows <= enough_rows)
-        if all_fit and len(batches) == 1:
-            batch = batches[0]
+        if all_fit and (len(batches) == 1 or not any(b.payload is None for b in batches)):
             self.clear()
-            return batch
-        order = range(len(batches)) if all_fit else sorted(range(len(batches)), key=self.ages.__getitem__)
+            return Messages.merge(batches)
+        order = range(len(batches)) if all_fit else sorted(range(len(batches)), key=lambda i: _age(batches[i]))
         empty = batches[order[0]].payload is None
         parts: list[Messages] = []
         taken: list[int] = []
@@ -96,7 +93,6 @@ class Lane:
             if fit < len(batch):
                 parts.append(batch.slice(0, fit))
                 batches[i] = batch.slice(fit, len(batch))
-                self.ages[i] = int(batches[i].states.columns[0, 0])
             else:
                 parts.append(batch)
                 taken.append(i)
@@ -105,7 +101,7 @@ class Lane:
             if fit < len(batch) or count == most or (enough_rows is not None and rows >= enough_rows):
                 break
         for i in sorted(taken, reverse=True):
-            del batches[i], self.arrivals[i], self.ages[i]
+            del batches[i], self.arrivals[i]
         self.waiting -= count
         self.rows -= rows
         return Messages.merge(parts)
@@ -120,12 +116,17 @@ class Lane:
                 self.push(batch.take(kept), arrival)
 
     def clear(self) -> None:
-        self.batches, self.arrivals, self.ages = [], [], []
+        self.batches, self.arrivals = [], []
         self.waiting = self.rows = 0
 
     def __repr__(self) -> str:
         kind = "training" if self.train else "inference"
         return f"{self.node.name} {self.direction.name.lower()} port {self.port} ({kind}, {self.waiting} waiting)"
+
+
+def _age(batch: Messages) -> int:
+    """The first instance of a batch: instances are numbered as they are pumped, so low means old."""
+    return int(batch.states.columns[0, 0])
 
 
 def _first_reaching(batch: Messages, rows: int) -> int:

@@ -30,7 +30,7 @@ class States:
     fields: tuple[str, ...]
     columns: Ints
     packed: tuple[Ints, Ints] | None
-    """(bit layout, keys) as packed last; see `ampnet.key`."""
+    """(bit layout, keys) as packed last; see `ampnet.key`. Parts and merged batches inherit them."""
 
     def __init__(self, fields: Sequence[str], columns: ArrayLike) -> None:
         given = np.array(columns, ndmin=2)
@@ -157,10 +157,16 @@ class States:
         """The states at these positions (repeats allowed), or where a mask is true."""
         if index.dtype == bool:
             index = np.flatnonzero(index)
-        return States.trusted(self.fields, self.columns.take(index, axis=1))
+        taken = States.trusted(self.fields, self.columns.take(index, axis=1))
+        if self.packed is not None:
+            _set_packed(taken, (self.packed[0], self.packed[1].take(index)))
+        return taken
 
     def slice(self, start: int, stop: int) -> States:
-        return States.trusted(self.fields, self.columns[:, start:stop])
+        some = States.trusted(self.fields, self.columns[:, start:stop])
+        if self.packed is not None:
+            _set_packed(some, (self.packed[0], self.packed[1][start:stop]))
+        return some
 
     @staticmethod
     def merge(parts: Sequence[States]) -> States:
@@ -168,12 +174,20 @@ class States:
         first = parts[0]
         if len(parts) == 1:
             return first
+        fields = first.fields
+        layout = None if first.packed is None else first.packed[0]
+        keys = []
         for part in parts:
-            if part.fields != first.fields:
+            if part.fields is not fields and part.fields != fields:
                 raise StateError(
-                    f"messages with fields ({', '.join(first.fields)}) and ({', '.join(part.fields)}) meet on one edge"
+                    f"messages with fields ({', '.join(fields)}) and ({', '.join(part.fields)}) meet on one edge"
                 )
-        return States.trusted(first.fields, np.concatenate([p.columns for p in parts], axis=1))
+            if part.packed is not None and part.packed[0] is layout:
+                keys.append(part.packed[1])
+        merged = States.trusted(fields, np.concatenate([p.columns for p in parts], axis=1))
+        if layout is not None and len(keys) == len(parts):
+            _set_packed(merged, (layout, np.concatenate(keys)))
+        return merged
 
 
 # The slots' own setters: past the guard of __setattr__, and cheaper than object.__setattr__.

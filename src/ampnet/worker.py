@@ -12,7 +12,8 @@ One turn of the worker:
 
 A batch that has enough rows gains nothing by waiting for company. Where the schedule allows it (`sweep`), such a
 batch is handed on at once through the light nodes behind it, until it comes to a node of matrix products, a join that
-lacks the other half, or the controller.
+lacks the other half, or the controller. Smaller batches wait, except where there is next to nothing to do: a Cond going
+backward, a Phi going forward (`Node.passing`).
 
 Every runtime uses this class; it knows nodes, not processes.
 """
@@ -166,7 +167,11 @@ class Worker:
                 if target is None:
                     self._send(end, way, sent)
                     hands_on = False  # a place may be free now, and the controller must not wait for it
-                elif hands_on and target.light and not target.waiting and enough is not None and sent.rows >= enough:
+                elif (
+                    hands_on
+                    and not target.waiting
+                    and (target.passes or (target.light and enough is not None and sent.rows >= enough))
+                ):
                     todo.append((target, sent))
                 else:
                     self._arrival += 1

@@ -23,6 +23,7 @@ class Cond(Node):
     """
 
     kind = "control"
+    passing = (False, True)
 
     def __init__(self, function: Callable[..., Any], ports: Sequence[str] = ("false", "true")) -> None:
         self.function = StateFunction(function)
@@ -37,21 +38,14 @@ class Cond(Node):
             )
         if not len(choice):
             return []
-        first = int(choice[0])
-        if len(choice) == 1 or (choice == first).all():
-            self._check(first, messages, 0)
-            return [forward_to(first, messages)]
-        out = []
-        for chosen in np.unique(choice).tolist():
-            where = np.flatnonzero(choice == chosen)
-            self._check(int(chosen), messages, int(where[0]))
-            out.append(forward_to(int(chosen), messages.take(where)))
-        return out
-
-    def _check(self, chosen: int, messages: Messages, at: int) -> None:
-        if not 0 <= chosen < len(self.outputs):
-            state = messages.states.take(np.array([at])).describe()
-            raise StateError(f"the routing function chose port {chosen} of {len(self.outputs)} for {state}")
+        ports = len(self.outputs)
+        if choice.min() < 0 or choice.max() >= ports:
+            at = np.flatnonzero((choice < 0) | (choice >= ports))[:1]
+            state = messages.states.take(at).describe()
+            raise StateError(f"the routing function chose port {int(choice[at[0]])} of {ports} for {state}")
+        if choice.dtype.kind == "u":
+            choice = choice.astype(np.int64)
+        return [forward_to(port, some) for port, some in messages.by(choice, ports)]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
         return [backward_to(0, messages)]

@@ -123,6 +123,8 @@ class Node:
     outputs: tuple[str, ...] = ("out",)
     saturates: bool = False
     """Whether a batch beyond some number of rows gains nothing (matrix products do not run any faster)."""
+    passing: tuple[bool, bool] = (False, False)
+    """Forward, backward: whether there is so little to do that no batch need wait for company here, however small."""
     name: str = "?"
     """Set by the graph."""
     shelf: Shelf | None = None

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from ampnet.key import Packer
 from ampnet.message import Messages
 from ampnet.nodes.keyed import Keyed, Marks
@@ -24,11 +22,12 @@ class Phi(Node):
     """``Phi(("start", "loop"))``. ``key`` must tell apart any two messages that are out at the same time."""
 
     kind = "control"
+    passing = (True, False)
 
     def __init__(self, ports: Sequence[str] = ("start", "loop"), key: Sequence[str] | None = None) -> None:
         self.inputs = tuple(ports)
         self.key = Packer(key)
-        self.origins = Marks(self.key, "its memory of origins", len(self.inputs))
+        self.origins = Marks(self.key, "its memory of origins")
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         if messages.train:
@@ -39,7 +38,7 @@ class Phi(Node):
         origins = self.origins.take(messages)
         if isinstance(origins, int):
             return [backward_to(origins, messages)]
-        return [backward_to(o, messages.take(np.flatnonzero(origins == o))) for o in np.unique(origins).tolist()]
+        return [backward_to(origin, some) for origin, some in messages.by(origins, len(self.inputs))]
 
     def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield "origins", self.origins
