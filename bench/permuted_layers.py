@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet import Graph, Inline, Instance, Update, feed
-from ampnet.nodes import Cond, Isu, Linear, Loss, Phi, Relu
+from ampnet.nodes import Cond, Isu, Linear, Loss, Phi
 from ampnet.structure import Structure
 
 LAYERS = DEPTH = 8
@@ -144,7 +144,7 @@ def hand_wired(seed: int = 0) -> Graph:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers = [Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+        layers = [Linear(WIDTH, WIDTH, activation="relu") for _ in range(LAYERS)]
         classify = Linear(WIDTH, CLASSES)
     ways = [f"layer{i}" for i in range(LAYERS)]
     graph = Graph("permuted layers")
@@ -161,10 +161,8 @@ def hand_wired(seed: int = 0) -> Graph:
     graph.connect("more.again", "route")
     for way, layer in zip(ways, layers, strict=True):
         graph.add(way, layer)
-        graph.add(f"relu_{way}", Relu())
         graph.connect(f"route.{way}", way)
-        graph.connect(way, f"relu_{way}")
-        graph.connect(f"relu_{way}", f"leave.{way}")
+        graph.connect(way, f"leave.{way}")
     graph.chain("leave", "isu")
     graph.connect("isu", "enter.loop")
     graph.connect("more.done", "classify")

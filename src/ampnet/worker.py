@@ -263,6 +263,7 @@ class Worker:
         """A training epoch is over: apply what is left over, and tell the schedules of learning rates."""
         for node in self._trains:
             self._update(node, "flush")
+            node.updater.adding.settle()  # where weights are frozen
             node.updater.end_epoch()
 
     def held(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.linear import add_linear
 from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.update.sums import Sums
 
 
 class GruCell(Parameterised):
@@ -38,7 +39,7 @@ class GruCell(Parameterised):
         out = torch.lerp(new, h, rz[:, n:])
         return out, (x, rz, new, hn)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor:
         x, rz, new, hn = kept[0], kept[1], kept[2], kept[3]
         n = self.n_hidden
         value, h, r, z = x[:, : self.n_input], x[:, self.n_input :], rz[:, :n], rz[:, n:]
@@ -49,8 +50,8 @@ class GruCell(Parameterised):
         d_in[:, 2 * n :] = d_new
         d_hidden = d_in.clone()
         d_hidden[:, 2 * n :] *= r
-        add_linear(sums[0::2], d_in, value)
-        add_linear(sums[1::2], d_hidden, h)
+        add_linear(sums, d_in, value, 0, 2)
+        add_linear(sums, d_hidden, h, 1, 3)
         return torch.cat((d_in @ w[0], torch.addcmul(d_hidden @ w[1], g, z)), 1)
 
     def reference(self, x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.update.sums import Sums
 
 _threshold = torch.ops.aten.threshold_backward.default
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
@@ -62,7 +63,7 @@ class Linear(Parameterised):
         y = self._active[0](y)  # in place: nobody has seen it yet
         return y, (x, y)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor:
         if self._active is not None:
             g = self._active[1](g, kept[1])
         add_linear(sums, g, kept[0])
@@ -78,18 +79,8 @@ class Linear(Parameterised):
         return shown if self.activation is None else f"{shown} + {self.activation}"
 
 
-def add_linear(sums: Sequence[Tensor], g: Tensor, x: Tensor) -> None:
-    """Add the gradient of ``x W' + b`` to the sums of W and, if there is one, b."""
+def add_linear(sums: Sums, g: Tensor, x: Tensor, weight: int = 0, bias: int | None = 1) -> None:
+    """Add the gradient of ``x W' + b`` to the sums of W and, if there is one, b. Neither g nor x may change later."""
     if g.dim() > 2:
         g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
-    add_product(sums[0], g, x)
-    if len(sums) > 1:
-        sums[1].add_(g.sum(0, dtype=sums[1].dtype))
-
-
-def add_product(total: Tensor, g: Tensor, x: Tensor) -> None:
-    """``total += g' x``, also where the sum is wider than the rows (bfloat16)."""
-    if total.dtype == g.dtype:
-        total.addmm_(g.t(), x)
-    else:
-        total.add_(g.t() @ x)
+    sums.add_product(g, x, weight, bias if bias is not None and bias < len(sums) else None)

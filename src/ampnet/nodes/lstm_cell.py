@@ -17,6 +17,7 @@ from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.linear import add_linear
 from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.update.sums import Sums
 
 
 class LstmCell(Parameterised):
@@ -47,7 +48,7 @@ class LstmCell(Parameterised):
         torch.mul(o, squashed, out=out[:, :n])
         return out, (x, gates, squashed)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor:
         x, gates, squashed = kept[0], kept[1], kept[2]
         n = self.n_hidden
         value, h, c = self._parts(x)
@@ -59,8 +60,8 @@ class LstmCell(Parameterised):
         d[:, n : 2 * n] = dc * c * f * (1 - f)
         d[:, 2 * n : 3 * n] = dc * i * (1 - u * u)
         d[:, 3 * n :] = gh * squashed * o * (1 - o)
-        add_linear(sums[0::2], d, value)
-        add_linear(sums[1::2], d, h)
+        add_linear(sums, d, value, 0, 2)
+        add_linear(sums, d, h, 1, 3)
         return torch.cat((d @ w[0], d @ w[1], dc * f), 1)
 
     def reference(self, x: Tensor) -> Tensor:

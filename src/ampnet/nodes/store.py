@@ -19,7 +19,6 @@ most `_SPARSE` times the rows that are live, and its open blocks.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise, repeat
@@ -232,20 +231,13 @@ class Store(Keyed):
         n = len(keys)
         if n == 0 or not self._tickets:
             return None, messages, []
-        first = int(keys[0])
-        ticket = self._tickets.get(first)
-        if ticket is not None:
-            part = self._run(ticket, keys)
-            if part is not None:
-                if n == 1:
-                    del self._tickets[first]
-                else:
-                    deque(map(self._tickets.pop, keys.tolist()), maxlen=0)
-                self._release(part.record, part.positions, n)
-                return messages, None, [part]
-        elif n == 1:
-            return None, messages, []
-        return self._search(messages, keys)
+        tickets = list(map(self._tickets.pop, keys.tolist(), repeat(-1)))
+        first = tickets[0]
+        if first >= 0 and tickets[-1] == first + n - 1 and (n <= 2 or tickets == list(range(first, first + n))):
+            part = Part(self._records[first >> _POSITION], slice(first & _MASK, (first & _MASK) + n))
+            self._release(part.record, part.positions, n)
+            return messages, None, [part]
+        return self._search(messages, np.array(tickets))
 
     def empty(self, keys: Ints) -> Column:
         """Which of these keys are here without rows."""
@@ -265,19 +257,8 @@ class Store(Keyed):
         if len(gone):
             self.take(Messages.trusted(None, states.take(gone), None, False), keys[gone])
 
-    def _run(self, ticket: int, keys: Ints) -> Part | None:
-        """These keys as neighbours in one record, if that is what they are."""
-        record, start, n = self._records[ticket >> _POSITION], ticket & _MASK, len(keys)
-        stop = start + n
-        if n > 1:
-            if stop > record.size or not (record.keys[start:stop] == keys).all():
-                return None
-            if record.alive is not None and not record.alive[start:stop].all():
-                return None
-        return Part(record, slice(start, stop))
-
-    def _search(self, messages: Messages, keys: Ints) -> tuple[Messages | None, Messages | None, list[Part]]:
-        tickets = np.fromiter(map(self._tickets.pop, keys.tolist(), repeat(-1)), dtype=np.int64, count=len(keys))
+    def _search(self, messages: Messages, tickets: Ints) -> tuple[Messages | None, Messages | None, list[Part]]:
+        """What has these tickets, -1 where there is none, record by record."""
         others: Messages | None = None
         if tickets.min() < 0:
             here = np.flatnonzero(tickets >= 0)
@@ -286,6 +267,10 @@ class Store(Keyed):
             others = messages.take(np.flatnonzero(tickets < 0))
             messages, tickets = messages.take(here), tickets[here]
         numbers = tickets >> _POSITION
+        if (numbers == numbers[0]).all():
+            part = Part(self._records[int(numbers[0])], tickets & _MASK)
+            self._release(part.record, part.positions, len(numbers))
+            return messages, others, [part]
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
             messages, tickets, numbers = messages.take(order), tickets[order], numbers[order]

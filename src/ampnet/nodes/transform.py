@@ -29,6 +29,7 @@ from ampnet.nodes.kept import Kept
 from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
 from ampnet.nodes.store import Part, Store
+from ampnet.update.sums import Sums
 from ampnet.update.updater import Updater
 
 Residuals = tuple[Tensor | None, ...]
@@ -128,7 +129,7 @@ class Parameterised(Node):
         """The output rows under weights ``w`` (in the order of ``parameters``), and what `gradient` will need."""
         raise NotImplementedError
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor | None:
         """Gradient by the input rows; adds the gradient of each parameter to ``sums``."""
         raise NotImplementedError
 
@@ -159,7 +160,7 @@ class Parameterised(Node):
         updater.count_messages(len(messages))
         if updater.stashes and any(p.record.tag != updater.version for p in parts):
             return self._by_version(port, messages, parts)
-        g = self.gradient(messages.payload, Kept(parts), updater.weights, updater.sums)
+        g = self.gradient(messages.payload, Kept(parts), updater.weights, updater.adding)
         return [backward_to(port, messages.with_payload(g))]
 
     def _by_version(self, port: int, messages: Messages, parts: list[Part]) -> Outputs:
@@ -170,7 +171,7 @@ class Parameterised(Node):
             start += len(part)
             assert some.payload is not None
             weights = self.updater.weights_of(part.record.tag)
-            g = self.gradient(some.payload, Kept([part]), weights, self.updater.sums)
+            g = self.gradient(some.payload, Kept([part]), weights, self.updater.adding)
             out.append(backward_to(port, some.with_payload(g)))
         return out
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
-from ampnet.nodes.linear import add_linear, add_product
+from ampnet.nodes.linear import add_linear
 from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.update.sums import Sums
 
 
 class TreeBranchCell(nn.Module):
@@ -60,7 +61,7 @@ class TreeLstmBranch(Parameterised):
         torch.mul(o, squashed, out=out[:, :n])
         return out, (x, gates, squashed)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor:
         x, gates, squashed = kept[0], kept[1], kept[2]
         n = self.n_hidden
         hl, cl, hr, cr = x.split(n, 1)
@@ -73,8 +74,8 @@ class TreeLstmBranch(Parameterised):
         d[:, 2 * n : 3 * n] = dc * cr * fr * (1 - fr)
         d[:, 3 * n : 4 * n] = gh * squashed * o * (1 - o)
         d[:, 4 * n :] = dc * i * (1 - u * u)
-        add_linear(sums[:2], d, hl)
-        add_product(sums[2], d, hr)
+        add_linear(sums, d, hl)
+        add_linear(sums, d, hr, 2, None)
         return torch.cat((d @ w[0], dc * fl, d @ w[2], dc * fr), 1)
 
     def describe(self) -> str:

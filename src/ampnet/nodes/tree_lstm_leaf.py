@@ -16,6 +16,7 @@ from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.linear import add_linear
 from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.update.sums import Sums
 
 
 class TreeLeafCell(nn.Module):
@@ -52,7 +53,7 @@ class TreeLstmLeaf(Parameterised):
         torch.mul(o, squashed, out=out[:, :n])
         return out, (x, gates, squashed)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor:
         x, gates, squashed = kept[0], kept[1], kept[2]
         n = self.n_hidden
         i, o, u = gates.split(n, 1)

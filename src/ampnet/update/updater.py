@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampnet.update.policy import Update
+from ampnet.update.sums import Sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Updater:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
         self.weights: list[Tensor] = []
-        self.sums: list[Tensor] = []
+        self.adding = Sums(())
+        """Where gradients are added; some may still wait to be multiplied (`sums` has them all)."""
         self.rebind()
         self.version = 0
         self.counter = 0
@@ -60,7 +62,13 @@ class Updater:
         ``weights`` share memory with the parameters, so the optimizer's in-place steps are seen at once.
         """
         self.weights = [p.detach() for p in self.parameters]
-        self.sums = [torch.zeros_like(w, dtype=_sum_dtype(w)) for w in self.weights]
+        self.adding = Sums(torch.zeros_like(w, dtype=_sum_dtype(w)) for w in self.weights)
+
+    @property
+    def sums(self) -> Sums:
+        """The sum of each parameter's gradients, complete. To be asked for again after further messages."""
+        self.adding.settle()
+        return self.adding
 
     def adopt(self, policy: Update | None) -> None:
         """Use this policy from now on, starting with no gradients. The optimizer is made here, once."""
@@ -80,8 +88,7 @@ class Updater:
     def reset(self) -> None:
         """Drop the gradients that have added up so far."""
         self.counter, self._touched = 0, False
-        for total in self.sums:
-            total.zero_()
+        self.adding.zero()
 
     @property
     def stashes(self) -> bool:
@@ -122,7 +129,8 @@ class Updater:
             return None
         count = max(self.counter, 1)
         self._keep_version()
-        for parameter, total in zip(self.parameters, self.sums, strict=True):
+        sums = self.sums
+        for parameter, total in zip(self.parameters, sums, strict=True):
             if policy.average and count > 1:
                 total.div_(count)
             if parameter.requires_grad:
@@ -136,7 +144,7 @@ class Updater:
             self.schedule.step()
         for parameter in self.parameters:
             parameter.grad = None
-        torch._foreach_zero_(self.sums)
+        torch._foreach_zero_(sums)
         self.version += 1
         self.counter, self._touched = 0, False
         return Applied(self.version, count, reason)
