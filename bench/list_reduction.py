@@ -22,7 +22,7 @@ from torch import nn
 
 from ampnet import Inline, Update
 from ampnet.data.list_reduction import CLASSES, VOCABULARY, Sequences, buckets, generate
-from ampnet.models import list_reduction as rnn
+from ampnet.models import by_hand as rnn
 
 ADAM = partial(torch.optim.Adam, lr=1e-3, fused=True)
 OURS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ import torch
 from ampnet import DataError, Graph, Inline, Instance, NodeError, StallError, Stream, Update, feed
 from ampnet.data.list_reduction import Sequences, generate
 from ampnet.errors import LossError, PairingError, PayloadError, StateError
-from ampnet.models import list_reduction as rnn
+from ampnet.models import by_hand as rnn
 from ampnet.nodes import Cond, Flatmap, Function, Group, Isu, Linear, Loss, Module, Node, Phi, Reduce, Relu
 from ampnet.state import States
 

@@ -18,7 +18,7 @@ from ampnet.errors import DataError
 from ampnet.events.log import Epoch, EventLog, Pump
 from ampnet.fit import EpochRecord, FitInterrupted, FitResult, fit
 from ampnet.instance import Instance, Stream, StreamStats, feed
-from ampnet.models.list_reduction import build, instances
+from ampnet.models.by_hand import build, instances
 from ampnet.runtime.inline import Inline
 from ampnet.update.policy import Update
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ampnet import Graph, GraphError, Inline
-from ampnet.models.list_reduction import build
+from ampnet.models.by_hand import build
 from ampnet.nodes import Bcast, Concat, Cond, Isu, Linear, Loss, Node, Phi, Relu
 
 

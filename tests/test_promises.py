@@ -20,7 +20,7 @@ from ampnet.errors import NodeError, PairingError, StallError
 from ampnet.events.check import assert_kept
 from ampnet.events.log import Backward, EventLog, Pump, Retire, Updated, without_time
 from ampnet.message import Messages
-from ampnet.models import list_reduction as rnn
+from ampnet.models import by_hand as rnn
 from ampnet.nodes import Direction
 from ampnet.testing import TickClock, assert_at_rest, assert_close, assert_gradients, graph_gradients
 from ampnet.testing.oracle import eager_gradients

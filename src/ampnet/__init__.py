@@ -10,6 +10,7 @@ from ampnet.errors import (
     DataError,
     GraphError,
     LossError,
+    ModelError,
     NodeError,
     PairingError,
     PayloadError,
@@ -18,6 +19,7 @@ from ampnet.errors import (
 )
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream, StreamStats, feed
+from ampnet.lang import Edges, Model, Seq, Tree, compile
 from ampnet.message import Messages
 from ampnet.runtime.inline import Inline
 from ampnet.state import States
@@ -27,22 +29,28 @@ from ampnet.update.policy import Update
 __all__ = [
     "AmpnetError",
     "DataError",
+    "Edges",
     "Graph",
     "GraphError",
     "Inline",
     "Instance",
     "LossError",
     "Messages",
+    "Model",
+    "ModelError",
     "NodeError",
     "PairingError",
     "PayloadError",
+    "Seq",
     "StallError",
     "StateError",
     "States",
     "Stream",
     "StreamStats",
     "Structure",
+    "Tree",
     "Update",
     "__version__",
+    "compile",
     "feed",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ampnet.lang.line import Line
     from ampnet.state import States
 
 
@@ -23,6 +24,14 @@ class GraphError(AmpnetError):
         self.faults = tuple(faults)
         plural = "fault" if len(self.faults) == 1 else "faults"
         super().__init__(f"the graph has {len(self.faults)} {plural}:" + "".join(f"\n  - {f}" for f in self.faults))
+
+
+class ModelError(AmpnetError):
+    """A model cannot be run as it is written. Raised before anything runs; ``line`` is the line that is at fault."""
+
+    def __init__(self, fault: str, line: Line | None = None) -> None:
+        self.fault, self.line = fault, line
+        super().__init__(fault if line is None else f"{line.show()}\n{fault}")
 
 
 class StateError(AmpnetError):

@@ -73,6 +73,8 @@ class Graph:
         """As given to `connect`."""
         self.runtime: weakref.ref[object] | None = None
         """The runtime whose nodes these are now; the last one made."""
+        self.notes: dict[str, str] = {}
+        """What drawings say of a node or input besides, by name."""
         self.faults: list[str] = []
         """Found while wiring; reported by `validate`."""
 

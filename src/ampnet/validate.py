@@ -248,6 +248,9 @@ def _check_fields(packer: Packer, given: list[Fields]) -> Iterable[str]:
 
 def _check_inverse(node: Isu, states: States) -> Iterable[str]:
     try:
+        real = _try(node.when, states) if node.when is not None else None
+        if isinstance(real, np.ndarray):
+            states = states.take(np.flatnonzero(real))
         after = _try(node.function, states)
         back = _try(node.inverse, after) if isinstance(after, States) else None
     except StateError:

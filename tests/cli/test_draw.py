@@ -13,7 +13,7 @@ def test_mermaid_text_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["draw", "list-reduction"]) == 0
     text = capsys.readouterr().out
     assert "flowchart" in text
-    for node in ("embedding", "phi", "linear1", "cond", "loss"):
+    for node in ("embedding", "tokens_phi", "cell", "tokens_cond", "loss"):
         assert node in text
 
 

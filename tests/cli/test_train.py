@@ -23,6 +23,7 @@ from ampnet.cli.train import Settings, make_runtime
 from ampnet.events.check import assert_kept
 from ampnet.events.log import read_log
 from ampnet.fit import EpochRecord
+from ampnet.models.list_reduction import build
 from ampnet.nodes.loss import Loss
 
 SMALL = ("--train-size", "400", "--valid-size", "100", "--hidden", "16")
@@ -91,7 +92,7 @@ def test_the_report_is_one_whole_object(tmp_path: Path) -> None:
     staleness = report["staleness"]
     assert sum(staleness["histogram"].values()) == staleness["messages"] > 0
     assert max(map(int, staleness["histogram"])) == staleness["max"]
-    assert set(staleness["per_node"]) == {"embedding", "linear1", "linear2"}
+    assert set(staleness["per_node"]) == {"embedding", "cell", "classify"}
     assert sum(node["messages"] for node in staleness["per_node"].values()) == staleness["messages"]
 
 
@@ -182,27 +183,27 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_settings_reach_the_runtime() -> None:
     runtime = make_runtime(
+        build(8),
         Settings(
             max_active_keys=7,
             min_update_frequency=3,
             count="messages",
             schedule="fifo",
             max_batch=5,
-            hidden=8,
             learning_rate=0.5,
             decay=0.25,
             optimizer="momentum",
             clip_norm=2.0,
             weights="stash",
             on_nan="skip",
-        )
+        ),
     )
     assert (runtime.settings["max_active_keys"], runtime.settings["max_batch"]) == (7, 5)
     assert runtime.settings["schedule"] == "fifo"
     loss = runtime.graph.nodes["loss"]
     assert isinstance(loss, Loss)
     assert loss.on_nan == "skip"
-    updater = runtime.graph.parameterised()["linear1"].updater
+    updater = runtime.graph.parameterised()["cell"].updater
     policy, optimizer = updater.policy, updater.optimizer
     assert policy is not None
     assert (policy.min_update_frequency, policy.count, policy.clip_norm, policy.weights) == (
@@ -218,7 +219,7 @@ def test_settings_reach_the_runtime() -> None:
 
 
 def test_adam_is_fused_and_no_decay_is_no_schedule() -> None:
-    updater = make_runtime(Settings(hidden=8, decay=1.0)).graph.parameterised()["linear1"].updater
+    updater = make_runtime(build(8), Settings(hidden=8, decay=1.0)).graph.parameterised()["cell"].updater
     assert isinstance(updater.optimizer, torch.optim.Adam)
     assert updater.optimizer.defaults["fused"]
     assert updater.schedule is None

@@ -20,7 +20,7 @@ from ampnet.draw import KINDS, LOOP, draw, heat, mermaid, picture, sketch
 from ampnet.draw.layout import TALLEST, Box, Curve, Layout, Link, arrange, layers
 from ampnet.graph import Graph
 from ampnet.loops import back_edges
-from ampnet.models import list_reduction
+from ampnet.models import by_hand
 from ampnet.nodes import (
     Bcast,
     Concat,
@@ -181,7 +181,7 @@ def broken() -> Graph:
 
 
 GRAPHS: list[Callable[[], Graph]] = [
-    list_reduction.build,
+    by_hand.build,
     ggsnn,
     replicated,
     lambda: replicated(16),
@@ -201,7 +201,7 @@ def loops(graph: Graph) -> set[str]:
 
 
 def test_a_loop_closes_where_it_enters_its_phi() -> None:
-    assert loops(list_reduction.build()) == {"cond -> phi"}
+    assert loops(by_hand.build()) == {"cond -> phi"}
     assert loops(ggsnn()) == {"cond -> phi"}
     assert loops(nested()) == {"more -> inner", "repeat -> outer"}
     assert loops(chain()) == set()
@@ -286,7 +286,7 @@ def test_mermaid_labels_hold_nothing_that_mermaid_reads() -> None:
 
 
 def test_draw_without_a_path_only_gives_the_text() -> None:
-    graph = list_reduction.build()
+    graph = by_hand.build()
     assert draw(graph) == mermaid(graph) == graph.draw() == graph.mermaid()
 
 
@@ -348,7 +348,7 @@ def test_a_failed_drawing_leaves_no_file_and_keeps_the_old_one(tmp_path: Path, m
 
 def test_marks_show_hot_nodes(tmp_path: Path) -> None:
     marks = {"linear1": 0.62, "relu": 0.0123, "loss": 1.0000001}
-    text = draw(list_reduction.build(), tmp_path / "hot.svg", marks=marks)
+    text = draw(by_hand.build(), tmp_path / "hot.svg", marks=marks)
     assert "62 #37;" in text
     assert f"stroke:{heat(0.62)},stroke-width:4px" in text
     svg = (tmp_path / "hot.svg").read_text(encoding="utf-8")
@@ -358,10 +358,10 @@ def test_marks_show_hot_nodes(tmp_path: Path) -> None:
     reds = [int(heat(s)[3:5], 16) for s in (0.0, 0.1, 0.3, 0.6, 1.0)]
     assert reds == sorted(reds, reverse=True)  # less green: hotter
     with pytest.raises(ValueError, match=r"'linear7'.*linear1, relu"):
-        draw(list_reduction.build(), marks={"linear7": 0.5})
+        draw(by_hand.build(), marks={"linear7": 0.5})
     for wrong in (1.5, -0.1, float("nan")):
         with pytest.raises(ValueError, match="from 0 to 1"):
-            draw(list_reduction.build(), marks={"relu": wrong})
+            draw(by_hand.build(), marks={"relu": wrong})
 
 
 def arranged(graph: Graph) -> Layout:
@@ -422,7 +422,7 @@ def test_any_tangle_keeps_clear(seed: int) -> None:
 
 
 def test_layers_follow_the_links_and_inputs_stand_above_what_they_feed() -> None:
-    graph = list_reduction.build()
+    graph = by_hand.build()
     layout = arranged(graph)
     for link in layout.links:
         assert (layout.boxes[link.target].layer > layout.boxes[link.source].layer) != link.back
@@ -436,7 +436,7 @@ def test_layers_follow_the_links_and_inputs_stand_above_what_they_feed() -> None
 
 
 def test_lines_of_a_chain_are_straight() -> None:
-    layout = arranged(list_reduction.build())
+    layout = arranged(by_hand.build())
     straight = [k for k in layout.links if max(x for x, _ in k.curve) - min(x for x, _ in k.curve) < 0.01]
     assert len(straight) >= 7  # tokens, h0, and all the way from concat to linear2
 
@@ -469,4 +469,4 @@ def test_long_graphs_are_broken_into_bands_where_few_lines_cross() -> None:
     assert loop.bands == 1  # two bands would cut the loop
     assert loop.height < TALLEST
     assert arranged(long_loop()).bands > 2
-    assert arranged(list_reduction.build()).bands == 1
+    assert arranged(by_hand.build()).bands == 1

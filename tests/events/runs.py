@@ -12,14 +12,14 @@ import torch
 from ampnet import Inline, Instance, Stream, Update
 from ampnet.data.list_reduction import generate
 from ampnet.events.log import Event, EventLog, Listener
-from ampnet.models import list_reduction
+from ampnet.models import by_hand
 
 HIDDEN = 8
 SCHEDULES = ("sweep", "backward-first", "fifo", "random")
 
 
 def instances(count: int = 60, seed: int = 0, bucket: int = 4) -> Iterator[Instance]:
-    return list_reduction.instances(generate(count, seed), bucket, np.random.default_rng(seed), HIDDEN)
+    return by_hand.instances(generate(count, seed), bucket, np.random.default_rng(seed), HIDDEN)
 
 
 def epoch(count: int = 60, seed: int = 0, *, train: bool = True, name: str = "train", bucket: int = 4) -> Stream:
@@ -31,7 +31,7 @@ def update(frequency: int = 1, count: Literal["messages", "instances"] = "messag
 
 
 def runtime(policy: Update | None, *, listeners: Sequence[Listener] = (), **settings: Any) -> Inline:
-    return Inline(list_reduction.build(HIDDEN), update=policy, listeners=listeners, **settings)
+    return Inline(by_hand.build(HIDDEN), update=policy, listeners=listeners, **settings)
 
 
 def record(

@@ -13,7 +13,7 @@ import torch
 from ampnet import Inline, Update
 from ampnet.cli import main
 from ampnet.data.list_reduction import buckets, generate
-from ampnet.models import list_reduction as rnn
+from ampnet.models import by_hand as rnn
 from ampnet.testing import assert_close
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "list_reduction.json"

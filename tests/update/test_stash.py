@@ -15,7 +15,7 @@ from ampnet import Inline, Update
 from ampnet.data.list_reduction import buckets, generate
 from ampnet.events.log import EventLog, Forward, Updated
 from ampnet.message import Messages
-from ampnet.models import list_reduction as rnn
+from ampnet.models import by_hand as rnn
 from ampnet.nodes import Linear
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Residuals

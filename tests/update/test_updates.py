@@ -18,7 +18,7 @@ from ampnet import Graph, GraphError, Inline, Update
 from ampnet.data.list_reduction import buckets, generate
 from ampnet.errors import NodeError
 from ampnet.events.log import EventLog, Updated
-from ampnet.models import list_reduction as rnn
+from ampnet.models import by_hand as rnn
 from ampnet.testing import assert_close
 
 F64 = torch.float64

@@ -163,11 +163,12 @@ def train_list_reduction(
     """Train, show, report; returns the exit code."""
     torch.set_num_threads(settings.threads)
     meter = StalenessMeter()
-    runtime = make_runtime(settings, (meter, *listeners))
+    graph = list_reduction.build(settings.hidden, settings.seed)
+    runtime = make_runtime(graph, settings, (meter, *listeners))
     # Even and odd, so that no two runs share training and validation data, whatever their seeds.
     train_data = generate(settings.train_size, 2 * settings.seed)
     valid_data = generate(settings.valid_size, 2 * settings.seed + 1)
-    instances = partial(list_reduction.instances, bucket=settings.bucket, hidden=settings.hidden)
+    instances = partial(list_reduction.instances, graph, bucket=settings.bucket)
     totals = {"train": settings.train_size, "valid": settings.valid_size}
     facts = Facts(settings.epochs, totals, "accuracy", meter.overall)
     with runtime, _CtrlC() as ctrl_c, make_display(facts, quiet=quiet) as display:
@@ -203,13 +204,11 @@ def train_list_reduction(
     return REACHED if result.reached or settings.target is None else NOT_REACHED
 
 
-def make_runtime(settings: Settings, listeners: tuple[Listener, ...] = ()) -> Inline:
-    """The inline runtime on the list-reduction graph, under these settings."""
+def make_runtime(graph: Graph, settings: Settings, listeners: tuple[Listener, ...] = ()) -> Inline:
+    """The inline runtime on a graph, under these settings."""
     settings = settings.complete()
-    graph: Graph = list_reduction.build(settings.hidden, settings.seed)
-    loss = graph.nodes["loss"]
-    assert isinstance(loss, Loss)
-    loss.on_nan = settings.on_nan
+    for loss in (node for node in graph.nodes.values() if isinstance(node, Loss)):
+        loss.on_nan = settings.on_nan
     decays = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=settings.decay)
     update = Update(
         _optimizer(settings),

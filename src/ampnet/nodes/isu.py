@@ -16,7 +16,7 @@ import numpy as np
 from ampnet.errors import StateError
 from ampnet.message import Messages
 from ampnet.nodes.node import Node, Outputs, StateFunction, backward_to, forward_to
-from ampnet.state import States
+from ampnet.state import Column, States
 
 _TRIALS = 8
 
@@ -26,8 +26,15 @@ class Isu(Node):
 
     kind = "control"
 
-    def __init__(self, function: Callable[..., States], inverse: Callable[..., States]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., States],
+        inverse: Callable[..., States],
+        when: Callable[..., Column] | None = None,
+    ) -> None:
+        """``when``: for which states the inverse holds, where not for all (those that come out of a loop, say)."""
         self.function, self.inverse = StateFunction(function), StateFunction(inverse)
+        self.when = StateFunction(when) if when is not None else None
         self._trials = 0
 
     def forward(self, port: int, messages: Messages) -> Outputs:

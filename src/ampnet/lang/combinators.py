@@ -1,0 +1,175 @@
+"""The combinators: control flow and structure in a model that is written for one instance.
+
+    each(f, family)                   a function of every element
+    fold(f, sequence, start)          a loop over a sequence: the last result
+    scan(f, sequence, start)          the same: every step's result, and the last
+    repeat(f, start, times=n)         a loop of so many rounds, fixed or given by the instance
+    repeat(f, start, while_=going)    a loop while a condition on integers holds
+    fold_tree(tree, leaf, branch)     a tree from the leaves up: every node's result, and the root's
+    messages(f, edges, family)        along the edges of a graph, reduced at their targets
+    choose(index, options, *args)     one of several functions or modules
+    reduce(family, "sum")             one value of all elements: sum, mean, max, logsumexp
+    loss(prediction, label)           anywhere, any number of times
+
+Concatenation, slices and all else are torch's own. A value may be used in as many places as you like, also inside of a
+combinator's function: there it is the same for every element and round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from torch import Tensor
+
+from ampnet.errors import ModelError
+from ampnet.lang.eager import Eager
+from ampnet.lang.ints import Int
+from ampnet.lang.line import here
+from ampnet.lang.trace import current
+from ampnet.lang.traced import Traced
+
+Function = Callable[..., Any]
+Reduction = Literal["sum", "mean", "max", "logsumexp"]
+_REDUCTIONS = ("sum", "mean", "max", "logsumexp")
+_LOSSES = ("cross_entropy", "squared_error", "selection")
+_EAGER = Eager()
+
+
+def _runs() -> Eager | Traced:
+    trace = current.get()
+    return _EAGER if trace is None else Traced(trace)
+
+
+def each(function: Function, *families: Any) -> Any:
+    """Apply a function to every element of a `Seq`, `Tree` or `Edges`, or of families made of one. Gives a family.
+
+    ::
+
+        h = each(lambda atom: self.embed(atom.kind), atoms)
+        y = each(lambda h, x: self.out(torch.cat((h, x), -1)), h, atoms.x)
+    """
+    return _runs().each(function, families)
+
+
+def fold(step: Function, family: Any, start: Any) -> Any:
+    """``carry = step(carry, element)`` for every element in order; gives the last carry.
+
+    ::
+
+        h = fold(lambda h, token: self.cell(self.embed(token), h), tokens, self.zeros(128))
+
+    The carry may be a tuple; it keeps its shape and dtype from round to round.
+    """
+    return _runs().scan(step, family, start)[1]
+
+
+def scan(step: Function, family: Any, start: Any) -> tuple[Any, Any]:
+    """The same as `fold`; gives the family of all carries, and the last::
+
+    states, last = scan(lambda h, x: self.cell(x, h), inputs, self.zeros(128))
+    """
+    return _runs().scan(step, family, start)
+
+
+def repeat(body: Function, start: Any, times: Int | int | None = None, *, while_: Function | None = None) -> Any:
+    """``carry = body(carry)``, so many times or while a condition holds; gives the last carry.
+
+    ::
+
+        h = repeat(lambda h: torch.tanh(self.layer(h)), x, times=4)
+        h = repeat(lambda h: torch.tanh(self.layer(h)), x, times=steps)         # an integer of the instance
+        h = repeat(lambda h, i: choose(order[i], self.layers, h), x, times=8)   # i: the number of the round, from 0
+        h, n = repeat(lambda s: (self.layer(s[0]), s[1] // 2), (x, n), while_=lambda s: s[1] > 1)
+
+    The condition looks at integers only: those of the instance, and those that the loop carries. No round at all gives
+    ``start``.
+    """
+    if (times is None) == (while_ is None):
+        raise ModelError("repeat needs either times=... or while_=...", here())
+    return _runs().repeat(body, start, times, while_)  # type: ignore[arg-type]
+
+
+def fold_tree(tree: Any, leaf: Function, branch: Function, *, reduction: Reduction | None = None) -> tuple[Any, Any]:
+    """A `Tree` from the leaves up. Gives the family of results at every node, and the result at the root.
+
+    ::
+
+        states, root = fold_tree(
+            tree,
+            leaf=lambda node: self.leaf(self.embed(node.word)),
+            branch=lambda left, right: self.branch(torch.cat((left, right), -1)),
+        )
+
+    ``branch`` gets as many results as inner nodes have children, or, with ``reduction``, one: their sum, mean or
+    maximum, whatever their number. Where it takes one argument more, that is the node itself.
+    """
+    _check(reduction)
+    return _runs().fold_tree(tree, leaf, branch, reduction)
+
+
+def messages(function: Function, edges: Any, values: Any, *, to: Any = None, reduction: Reduction = "sum") -> Any:
+    """Send a message along every edge, and reduce what arrives at each node. Gives a family over the nodes.
+
+    ::
+
+        m = messages(lambda h, bond: choose(bond.kind, self.linears, h), bonds, h)
+
+    ``function`` gets the value at the edge's source, the one at its target if ``to`` is given, and the edge if it takes
+    one argument more. A node that no edge leads to gets zeros.
+    """
+    _check(reduction)
+    return _runs().messages(function, edges, values, to, reduction)
+
+
+def choose(index: Int | int, options: Iterable[Function], *args: Any) -> Any:
+    """``options[index](*args)``: the options are modules or functions, the index an integer of the instance::
+
+    h = choose(expert, self.experts, h)
+    """
+    options = list(options)
+    if not options:
+        raise ModelError("choose needs at least one option", here())
+    return _runs().choose(index, options, args)  # type: ignore[arg-type]
+
+
+def reduce(family: Any, reduction: Reduction = "sum") -> Any:
+    """One value of all elements::
+
+    molecule = reduce(each(self.gate, h), "sum")
+    """
+    _check(reduction)
+    return _runs().reduce(family, reduction)
+
+
+def loss(
+    prediction: Any,
+    label: Any,
+    function: Literal["cross_entropy", "squared_error", "selection"] | Function = "cross_entropy",
+    *,
+    name: str = "loss",
+    metrics: Mapping[str, Function] | None = None,
+    weight: float = 1.0,
+    on_nan: Literal["stop", "skip"] = "stop",
+) -> Tensor | None:
+    """Something to be made small. May be called at any scope: inside of `each` it is a loss for every element.
+
+    ::
+
+        loss(self.classify(h), label)                                        # a row of scores, an int64 number
+        loss(self.out(h), target, "squared_error")                           # two rows
+        loss(each(self.score, h), answer, "selection")                       # which of the elements
+        each(lambda h, y: loss(self.out(h), y), states, tree.label)          # at every node of a tree
+
+    ``function`` may be any differentiable function of (prediction rows, label rows) that gives a number per row, and
+    ``metrics`` further ones, by name, that are only reported. What training minimises is the sum of all losses of an
+    instance, each times its ``weight``. Run eagerly it gives the loss; compiled, nothing.
+    """
+    if isinstance(function, str) and function not in _LOSSES:
+        raise ModelError(f"a loss is one of {', '.join(_LOSSES)}, or a function; got {function!r}", here())
+    return _runs().loss(prediction, label, function, name, metrics, weight, on_nan)
+
+
+def _check(reduction: str | None) -> None:
+    if reduction is not None and reduction not in _REDUCTIONS:
+        raise ModelError(f"a reduction is one of {', '.join(_REDUCTIONS)}; got {reduction!r}", here())

@@ -1,0 +1,335 @@
+"""Compiled: a model's graph, which also knows how to make its instances.
+
+    graph = compile(model, *example)          the example says what kind of arguments there are, and their shapes
+    graph.instance(*arguments)                one instance, to be pumped
+    graph.bucket([arguments, ...])            several that take the same way, as one: a row of every message for each
+    print(graph.explain())                    every value: its scope, state, key, and the line that made it
+
+The parameters are the model's own, so whatever a runtime does with the graph has been done to the model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ampnet.errors import DataError, ModelError
+from ampnet.graph import Graph
+from ampnet.instance import Feed, Instance
+from ampnet.lang import moves
+from ampnet.lang.calls import intercepted
+from ampnet.lang.explain import explain
+from ampnet.lang.ints import Int, function, needs_structure, parts
+from ampnet.lang.line import Line
+from ampnet.lang.lower import Note, lower, needs
+from ampnet.lang.passes import fuse_linear, fuse_rows, remove_dead
+from ampnet.lang.scope import Scope
+from ampnet.lang.spaces import Edges, Space
+from ampnet.lang.symbols import Symbol
+from ampnet.lang.trace import Plan, Proto, Pump, Trace, current, meta
+from ampnet.nodes import Group, Ungroup
+from ampnet.state import Ints, States
+from ampnet.structure import Shelf, Structure
+
+
+def compile(
+    model: nn.Module,
+    *example: Any,
+    remove_dead: bool = True,
+    fuse_linear: bool = True,
+    fuse_rows: bool = True,
+) -> Compiled:
+    """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes.
+
+    The switches leave out a pass each (see `ampnet.lang.passes`); none of them changes a result.
+    """
+    trace = traced(model, example)
+    return Compiled(model, trace, example, remove_dead, fuse_linear, fuse_rows)
+
+
+def traced(model: nn.Module, example: Sequence[Any]) -> Trace:
+    """Run the model once on symbols, and note down what it does."""
+    trace = Trace(model)
+    names = _names(model, len(example))
+    arguments: list[Any] = []
+    for position, (name, given) in enumerate(zip(names, example, strict=True)):
+        arguments.append(_symbol(trace, position, name, given, example, arguments))
+    token = current.set(trace)
+    try:
+        with intercepted(), torch.no_grad():
+            model.forward(*arguments)
+    finally:
+        current.reset(token)
+    if not any(p.is_loss for p in trace.protos):
+        raise ModelError(f"the forward of {type(model).__name__} calls no loss(...), so there is nothing to train")
+    return trace
+
+
+def _names(model: nn.Module, count: int) -> list[str]:
+    """The names of the arguments of forward."""
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    try:
+        inspect.signature(model.forward).bind(*[None] * count)
+    except TypeError as error:
+        raise ModelError(
+            f"the example has {count} part(s), but forward of {type(model).__name__} takes others: {error}"
+        ) from None
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [named[i] if i < len(named) else f"argument{i}" for i in range(count)]
+
+
+def _symbol(trace: Trace, position: int, name: str, given: Any, example: Sequence[Any], before: Sequence[Any]) -> Any:
+    if isinstance(given, Tensor):
+        proto = Proto(trace.name(name), [], ("out",), _line(trace.model), pump=Pump(position))
+        return trace.emit(proto, (Scope(), meta(given)))
+    if isinstance(given, Edges):
+        at = next((i for i, other in enumerate(example) if other is given._nodes), None)
+        if at is None or at >= position:
+            raise ModelError(
+                f"the nodes of the edges '{name}' must be an argument of forward as well, before the edges themselves"
+            )
+        return Symbol(trace, position, name, given, before[at])
+    if isinstance(given, Space):
+        return Symbol(trace, position, name, given)
+    if isinstance(given, bool | int | np.integer):
+        name = trace.name(name)
+        trace.scalars[name] = lambda args: _whole(args[position], name)
+        return Int("scalar", name)
+    raise ModelError(
+        f"argument '{name}' of the example is {'None' if given is None else 'a ' + type(given).__name__}; a model "
+        f"takes tensors, integers, Seq, Tree and Edges"
+    )
+
+
+def _line(model: nn.Module) -> Line:
+    """The line where the model's forward begins."""
+    try:
+        file, (_, number) = inspect.getsourcefile(type(model)), inspect.getsourcelines(type(model).forward)
+        return Line(str(file), number, linecache.getline(str(file), number).strip())
+    except (OSError, TypeError):
+        return Line("?", 0, "")
+
+
+def _whole(value: Any, name: str) -> int:
+    if isinstance(value, Tensor) or int(value) != value:
+        raise DataError(f"argument '{name}' must be a whole number, got {value!r}")
+    if value < 0:
+        raise DataError(f"argument '{name}' is {value}; integers that decide control flow count from 0 up")
+    return int(value)
+
+
+class Compiled(Graph):
+    """The graph of a model, and the way from arguments to instances. Made by `compile`."""
+
+    def __init__(
+        self, model: nn.Module, trace: Trace, example: Sequence[Any], dead: bool, linear: bool, rows: bool
+    ) -> None:
+        super().__init__(type(model).__name__)
+        self.model = model
+        protos = list(trace.protos)
+        if dead:
+            protos = remove_dead(protos)
+        if linear:
+            protos = fuse_linear(protos)
+        if rows:
+            protos = fuse_rows(protos)
+        needed = needs(trace, protos)
+        self._trace, self._plan, self._arrays = trace, Plan(needed.scalars), needed.arrays
+        self.origins: list[Note] = lower(self, protos, self._plan)
+        """Where every node and input comes from."""
+        self._pumps = [(p, self._plan.fields(p.scope), p.outputs[0].row) for p in protos if p.pump is not None]
+        self._losses = [p.scope for p in protos if p.is_loss]
+        self._filled = {p.puts_together for p in protos if p.puts_together is not None}
+        self._kinds = [type(e) for e in example]
+        self._labels = _only_labels(protos)
+        self._counts = [self._counter(scope) for scope in self._losses]
+        for note in self.origins:
+            self.notes[note.name] = f"{note.scope}\n{note.line}"
+
+    def module(self) -> nn.ModuleDict:
+        """All parameters by node; the model itself has them too, under its own names."""
+        return super().module()
+
+    def to(self, *args: Any, **kwargs: Any) -> Compiled:
+        """Move or cast the model's parameters, as `torch.nn.Module.to` does. Not while a run is going on."""
+        self.model.to(*args, **kwargs)
+        super().to(*args, **kwargs)
+        return self
+
+    def explain(self) -> str:
+        """Every value: its scope, state fields and key, and the line that made it."""
+        return explain(self.name, self.origins)
+
+    # -- instances
+
+    def instance(self, *arguments: Any) -> Instance:
+        """One instance, of the arguments that ``forward`` takes. A label may be None, in inference."""
+        scalars, arrays = self._control(arguments)
+        feeds = {}
+        for proto, fields, row in self._pumps:
+            rows, places = self._payload(proto, arguments, row)
+            feeds[proto.name] = _feed(rows, places, fields, proto, scalars, 1)
+        structure = Structure(**arrays) if arrays else None
+        return Instance(feeds, structure, 1, self._results(arguments))
+
+    def instances(self, many: Iterable[Sequence[Any]]) -> Iterator[Instance]:
+        """An instance for each tuple of arguments."""
+        for arguments in many:
+            yield self.instance(*arguments)
+
+    def bucket(self, many: Sequence[Sequence[Any]]) -> Instance:
+        """Several instances that take the same way (equal integers, lengths, trees), as one of several rows a message.
+
+        A bucket saves handling; it gives the mean of its instances' losses where they would give one each. Not for
+        models that put elements together (`reduce`, `messages`, `fold_tree`).
+        """
+        if any(isinstance(n, Group | Ungroup) for n in self.nodes.values()):
+            raise DataError(
+                "a model that puts elements together cannot have its instances in buckets; pump them one by one"
+            )
+        if not many:
+            raise DataError("a bucket of no instances")
+        controls = [self._control(arguments) for arguments in many]
+        scalars, arrays = controls[0]
+        for number, (other, others) in enumerate(controls):
+            same = other == scalars and all(np.array_equal(arrays[name], others[name]) for name in arrays)
+            if not same:
+                raise DataError(
+                    f"instance {number} of a bucket takes another way than instance 0: {other} and {scalars}"
+                )
+        feeds = {}
+        for proto, fields, row in self._pumps:
+            given = [self._payload(proto, arguments, row) for arguments in many]
+            if len({len(places) for _, places in given}) > 1:
+                raise DataError(f"the instances of a bucket differ in the length of '{proto.name}'")
+            rows = [r for r, _ in given if r is not None]
+            together = torch.stack(rows, 1).flatten(0, 1) if len(rows) == len(given) else None
+            feeds[proto.name] = _feed(together, given[0][1], fields, proto, scalars, len(many))
+        structure = Structure(**arrays) if arrays else None
+        return Instance(feeds, structure, len(many), self._results(many[0]))
+
+    def _control(self, arguments: Sequence[Any]) -> tuple[dict[str, int], dict[str, Ints]]:
+        """The integers of an instance: scalars that travel along, and arrays of its structure."""
+        if len(arguments) != len(self._kinds):
+            raise DataError(f"{self.name} takes {len(self._kinds)} argument(s), got {len(arguments)}")
+        for position, (kind, given) in enumerate(zip(self._kinds, arguments, strict=True)):
+            if (
+                given is None
+                or isinstance(given, kind)
+                or (kind in (int, bool) and isinstance(given, int | np.integer))
+            ):
+                continue
+            raise DataError(
+                f"argument {position} of {self.name} is a {type(given).__name__}, expected a {kind.__name__}"
+            )
+        for check in self._trace.checks:
+            check(arguments)
+        for axis in self._filled:
+            size = axis.size
+            if isinstance(size, Int) and size.op == "scalar" and self._trace.scalars[size.args[0]](arguments) == 0:
+                raise DataError(f"'{axis.name}' has no element, and the model puts all its elements together")
+        scalars = {name: self._trace.scalars[name](arguments) for name in self._plan.scalars}
+        return scalars, {name: self._trace.arrays[name](arguments) for name in self._arrays}
+
+    def _payload(self, proto: Proto, arguments: Sequence[Any], row: Tensor) -> tuple[Tensor | None, Ints]:
+        """Rows of an input, and where on its axis they are."""
+        pump = proto.pump
+        assert pump is not None
+        if pump.constant is not None:
+            return pump.constant.unsqueeze(0), _ZERO
+        assert pump.position is not None
+        given = arguments[pump.position]
+        if pump.column is None:
+            places = _ZERO
+            rows = None if given is None else given.unsqueeze(0)
+        else:
+            rows = given._columns[pump.column]
+            only = given._only.get(pump.column)
+            places = np.arange(len(given)) if only is None else only
+        if rows is None:
+            if proto.name not in self._labels:
+                raise DataError(f"'{proto.name}' is missing; only labels may be, in inference")
+        elif rows.shape[1:] != row.shape or rows.dtype != row.dtype:
+            raise DataError(
+                f"'{proto.name}' has rows of {tuple(rows.shape[1:])} {rows.dtype}; the model was compiled for "
+                f"{tuple(row.shape)} {row.dtype}"
+            )
+        return rows, places
+
+    # -- how many results there will be, in inference
+
+    def _results(self, arguments: Sequence[Any]) -> int:
+        total = 0
+        for count in self._counts:
+            total += count(arguments)
+        if total < 1:
+            raise DataError("no loss would be reached by this instance")
+        return total
+
+    def _counter(self, scope: Scope) -> Callable[[Sequence[Any]], int]:
+        """How many messages of an instance are at a scope."""
+        real = {a.real for a in scope.axes}
+        guards = [g for g in scope.guards if g not in real]
+        if not scope.axes and not guards:
+            return lambda arguments: 1
+        sizes = self._trace.scalars
+        axis = scope.axes[0] if len(scope.axes) == 1 else None
+        if axis is not None and not guards and isinstance(axis.size, Int) and axis.size.op == "scalar":
+            return sizes[axis.size.args[0]]
+        # The way there, gone by one state that stands for the instance.
+        plan, steps, at = Plan(tuple(sizes)), [], Scope()
+        ints = [*(a.size for a in scope.axes), *(g.choice.index for g in guards)]
+        arrays = {part.args[0]: self._trace.arrays[part.args[0]] for part in parts(*ints) if part.op == "lookup"}
+        for axis in scope.axes:
+            steps.append((moves.spread(plan, at, axis), needs_structure(axis.size)))
+            at = at.entering(axis)
+        tests = [(function(g.choice.index, plan.fields(at)), needs_structure(g.choice.index), g.way) for g in guards]
+
+        def count(arguments: Sequence[Any]) -> int:
+            shelf = Shelf()
+            shelf.add({0: Structure(**{name: get(arguments) for name, get in arrays.items()})})
+            states = States(("instance", *sizes), np.array([[0, *(get(arguments) for get in sizes.values())]]).T)
+            for generate, structured in steps:
+                states = generate(states, shelf.at(states))[1] if structured else generate(states)[1]
+            keep = np.ones(len(states), dtype=bool)
+            for test, structured, way in tests:
+                keep &= (test(states, shelf.at(states)) if structured else test(states)) == way
+            return int(keep.sum())
+
+        return count
+
+
+_ZERO = np.zeros(1, dtype=np.int64)
+
+
+def _feed(
+    rows: Tensor | None, places: Ints, fields: tuple[str, ...], proto: Proto, scalars: dict[str, int], each: int
+) -> Feed:
+    columns = np.zeros((len(fields), len(places)), dtype=np.int64)
+    for i, value in enumerate(scalars.values(), start=1):
+        columns[i] = value
+    pump = proto.pump
+    assert pump is not None
+    if pump.axis is not None:
+        columns[fields.index(pump.axis.name)] = places
+    offsets = None if each == 1 else np.arange(len(places) + 1) * each
+    return Feed(rows, fields, columns, offsets)
+
+
+def _only_labels(protos: Sequence[Proto]) -> set[str]:
+    """Inputs that lead to the label ports of losses and nowhere else."""
+    out = set()
+    for proto in protos:
+        if proto.pump is None:
+            continue
+        value = proto.outputs[0]
+        users = [(p, i) for p in protos for i, v in enumerate(p.inputs) if v is value]
+        if users and all(p.is_loss and i == 1 for p, i in users):
+            out.add(proto.name)
+    return out

@@ -1,0 +1,192 @@
+"""Eager: what the combinators do in plain torch, for one instance. The debugger, and the oracle of every test.
+
+Each is the loop that its name says, with autograd underneath: a breakpoint in the model's code stops at real tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampnet.errors import DataError, ModelError
+from ampnet.lang.family import Family
+from ampnet.lang.line import here
+from ampnet.lang.nest import leaves, rebuild, takes
+from ampnet.lang.spaces import Edges, Many, Space, Tree, zero_like
+
+Body = Callable[..., Any]
+
+record: ContextVar[list[Judged] | None] = ContextVar("record", default=None)
+"""Where losses are noted down while `Model.loss` runs the model."""
+
+
+class Judged:
+    """A loss that was worked out: its name, value, and metrics."""
+
+    __slots__ = ("label", "metrics", "name", "prediction", "value")
+
+    def __init__(self, name: str, value: Tensor, metrics: dict[str, float], prediction: Any, label: Any) -> None:
+        self.name, self.value, self.metrics, self.prediction, self.label = name, value, metrics, prediction, label
+
+
+class Eager:
+    """The combinators on real tensors."""
+
+    def each(self, function: Body, families: Sequence[Any]) -> Any:
+        space = common_space(families)
+        return _gathered(space, [function(*(_element(f, i) for f in families)) for i in range(len(space))])
+
+    def scan(self, step: Body, family: Any, start: Any) -> tuple[Any, Any]:
+        space, carry, seen = common_space([family]), start, []
+        for i in range(len(space)):
+            carry = step(carry, _element(family, i))
+            seen.append(carry)
+        return _gathered(space, seen), carry
+
+    def repeat(self, body: Body, start: Any, times: int | None, while_: Body | None) -> Any:
+        carry, i = start, 0
+        counted = not takes(body, 1)
+        while i < times if times is not None else while_ is not None and while_(carry):
+            carry = body(carry, i) if counted else body(carry)
+            i += 1
+        return carry
+
+    def fold_tree(self, tree: Any, leaf: Body, branch: Body, reduction: str | None) -> tuple[Any, Any]:
+        if not isinstance(tree, Tree):
+            raise ModelError(f"fold_tree folds a Tree, got {type(tree).__name__}", here())
+        made: list[Any] = [None] * len(tree)
+        order, todo = [], [tree._root]
+        while todo:  # parents before children; so the other way round, children come first
+            order.append(todo.pop())
+            todo += tree._children[order[-1]].tolist()
+        for i in reversed(order):
+            element = tree._element(i)
+            if not tree._degree[i]:
+                made[i] = leaf(element)
+                continue
+            children = [made[c] for c in tree._children[i].tolist()]
+            if reduction is not None:
+                children = [_together(children, reduction)]
+            made[i] = branch(*children) if takes(branch, len(children)) else branch(*children, element)
+        return _gathered(tree, made), made[tree._root]
+
+    def messages(self, function: Body, edges: Any, values: Any, to: Any, reduction: str) -> Any:
+        if not isinstance(edges, Edges):
+            raise ModelError(f"messages run along Edges, got {type(edges).__name__}", here())
+        for family in (values, *([] if to is None else [to])):
+            if common_space([family]) is not edges._nodes:
+                raise ModelError(f"messages along {edges!r} start from values for each element of its nodes", here())
+        arrived: list[list[Any]] = [[] for _ in range(len(edges._nodes))]
+        blank = None
+        for e, (a, b) in enumerate(zip(edges._source.tolist(), edges._target.tolist(), strict=True)):
+            ends = [_element(values, a)] + ([] if to is None else [_element(to, b)])
+            made = function(*ends) if takes(function, len(ends)) else function(*ends, edges._element(e))
+            arrived[b].append(made)
+            blank = made
+        if blank is None:
+            with torch.no_grad():
+                ends = [_element(values, 0)] + ([] if to is None else [_element(to, 0)])
+                blank = function(*ends) if takes(function, len(ends)) else function(*ends, zero_like(edges))
+        nothing = rebuild(blank, iter([torch.zeros_like(v.detach()) for v in leaves(blank)]))
+        return _gathered(edges._nodes, [_together(some, reduction) if some else nothing for some in arrived])
+
+    def choose(self, index: int, options: Sequence[Body], args: Sequence[Any]) -> Any:
+        if not 0 <= int(index) < len(options):
+            raise DataError(f"a choice of {int(index)} among {len(options)} options, numbered from 0")
+        return options[int(index)](*args)
+
+    def reduce(self, family: Any, reduction: str) -> Any:
+        space = common_space([family])
+        return _together([_element(family, i) for i in range(len(space))], reduction)
+
+    def loss(
+        self,
+        prediction: Any,
+        label: Any,
+        function: str | Body,
+        name: str,
+        metrics: Mapping[str, Body] | None,
+        weight: float,
+        on_nan: str,
+    ) -> Tensor | None:
+        if isinstance(prediction, Family):
+            if function != "selection":
+                raise ModelError("a loss takes one value; for the choice among elements use 'selection'", here())
+            prediction = torch.stack([_element(prediction, i) for i in range(len(common_space([prediction])))])
+        noted = record.get()
+        if label is None:
+            if noted is not None:
+                raise DataError(f"no label for the loss '{name}'; only predictions can do without")
+            return None
+        value = weight * _value(function, prediction, label)
+        if noted is not None:
+            noted.append(Judged(name, value, {}, prediction, label))
+        return value
+
+
+def _value(function: str | Body, prediction: Tensor, label: Tensor) -> Tensor:
+    if function == "cross_entropy":
+        return torch.nn.functional.cross_entropy(prediction.unsqueeze(0), label.reshape(1))
+    if function == "selection":
+        return torch.nn.functional.cross_entropy(prediction.reshape(1, -1), label.reshape(1))
+    if function == "squared_error":
+        return ((prediction - label) ** 2).mean()
+    assert not isinstance(function, str)
+    rows: Tensor = function(prediction.unsqueeze(0), label.unsqueeze(0))
+    return rows.sum()
+
+
+def common_space(families: Sequence[Any]) -> Space:
+    """The space that all of these have a value for each element of."""
+    if not families:
+        raise ModelError("there is nothing to go through: give a Seq, a Tree, Edges, or what was made of one", here())
+    spaces = []
+    for family in families:
+        if not isinstance(family, Many | Space):
+            raise ModelError(
+                f"a Seq, Tree or Edges, or a value for each element of one, is wanted here; got "
+                f"{type(family).__name__}",
+                here(),
+            )
+        spaces.append(family if isinstance(family, Space) else family.space)
+    for space in spaces:
+        if space is not spaces[0]:
+            raise ModelError(two_scopes(repr(spaces[0]), repr(space)), here())
+    return spaces[0]
+
+
+def two_scopes(a: str, b: str) -> str:
+    return (
+        f"values for each element of {a} and for each element of {b} meet, and nothing says which belongs to which. "
+        f"Bring one of them to the other's scope first: reduce(...), or messages(...) along edges"
+    )
+
+
+def _element(family: Any, i: int) -> Any:
+    return family._element(i) if isinstance(family, Space) else family.values[i]
+
+
+def _gathered(space: Space, made: list[Any]) -> Any:
+    """Nests of values, one an element, as a nest of families."""
+    if not made or made[0] is None:
+        return None if made else Many(space, [])
+    columns = list(zip(*(list(leaves(m)) for m in made), strict=True))
+    return rebuild(made[0], iter([Many(space, list(column)) for column in columns]))
+
+
+def _together(made: list[Any], reduction: str) -> Any:
+    """Nests of values, reduced to one."""
+    columns = [torch.stack(column) for column in zip(*(list(leaves(m)) for m in made), strict=True)]
+    return rebuild(made[0], iter([_reduced(rows, reduction) for rows in columns]))
+
+
+def _reduced(rows: Tensor, reduction: str) -> Tensor:
+    if reduction == "max":
+        return rows.max(0).values
+    if reduction == "logsumexp":
+        return rows.logsumexp(0)
+    return rows.sum(0) if reduction == "sum" else rows.mean(0)

@@ -1,0 +1,70 @@
+"""Family: a value for each element of a sequence, a tree or a set of edges.
+
+It is no tensor: whether it holds three rows or thirty is the instance's affair. What can be done with it is done by the
+combinators: `each` applies a function to every element, `reduce` brings it back to one value. Anything else is refused
+at the line that tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+from ampnet.errors import ModelError
+from ampnet.lang.line import here
+
+
+class Family:
+    """A value for each element of something."""
+
+    @property
+    def over(self) -> str:
+        """What it has a value for each element of, in words."""
+        raise NotImplementedError
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ModelError(
+            f"{what} is given a value that there is for each element of {self.over}, outside of its scope. "
+            f"each(function, family) works on the elements; reduce(family, 'sum') makes one value of them",
+            here(),
+        )
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        flat = [*args, *(kwargs or {}).values()]
+        flat += [item for arg in flat if isinstance(arg, list | tuple) for item in arg]
+        mine = next(a for a in flat if isinstance(a, Family))
+        mine._refuse(f"torch's {getattr(function, '__name__', 'function')}")
+
+    def __bool__(self) -> bool:
+        self._refuse("a Python 'if'")
+
+    def __iter__(self) -> Any:
+        self._refuse("a Python 'for'")
+
+    def __getitem__(self, index: object) -> Any:
+        self._refuse("an index")
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(self: Family, *others: object) -> Any:
+        self._refuse(f"'{name}'")
+
+    return refuse
+
+
+for _name, _sign in {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "matmul": "@", "pow": "**", "floordiv": "//", "mod": "%",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}.items():  # fmt: skip
+    setattr(Family, f"__{_name}__", _refused(_sign))
+    if _name not in ("lt", "le", "gt", "ge"):
+        setattr(Family, f"__r{_name}__", _refused(_sign))
+for _name in ("neg", "abs"):
+    setattr(Family, f"__{_name}__", _refused(_name))

@@ -1,0 +1,289 @@
+"""Int: an integer of the instance. Control flow is decided by these, and by nothing else.
+
+While a model runs eagerly they are plain Python integers. While it is compiled they are expressions over the fields
+of a message's state and the arrays of its instance's structure; `function` turns one into a function of states that
+works on whole batches:
+
+    steps           a field of the state                     s.columns[1]
+    order[t]        an array of the structure, by a field    v.get('order', s.columns[2])
+    n // 2 > t      arithmetic and comparison on them
+
+Where a loop carries integers (``while n > 1: n = n // 2``), their value in a round is worked out from the value before
+the loop and the number of the round; so nothing has to be undone on the way back (`Rounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from ampnet.errors import ModelError, StateError
+from ampnet.lang.line import here
+from ampnet.state import Column
+
+if TYPE_CHECKING:
+    from ampnet.lang.scope import Axis
+
+MOST_ROUNDS = 1_000_000
+"""A loop that goes round more often than this is taken for one that never ends."""
+
+_BINARY = {"+", "-", "*", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|"}
+
+
+class Int:
+    """A whole number that is known when a message comes by, not when the model is compiled. Immutable."""
+
+    __slots__ = ("args", "axes", "op")
+
+    def __init__(self, op: str, *args: Any, axes: frozenset[Axis] = frozenset()) -> None:
+        """``op``: the sign of a binary operation, "not", "neg", or
+
+        "scalar" (name)       a field that travels along          "index" (axis)          the place on an axis
+        "lookup" (array, i)   an array of the structure           "rounds" (rounds)       how often a loop goes round
+        "carried" (rounds, k), "after" (rounds, k, count)         an integer of a loop, in it and after it
+
+        ``axes``: the scopes it varies over, besides those of its parts.
+        """
+        self.op, self.args = op, args
+        self.axes: frozenset[Axis] = axes.union(*(a.axes for a in args if isinstance(a, Int)))
+
+    def __repr__(self) -> str:
+        names = [a.name if hasattr(a, "name") else str(a) for a in self.args if not isinstance(a, Rounds)]
+        if self.op in _BINARY:
+            return f"({names[0]} {self.op} {names[1]})"
+        if self.op == "lookup":
+            return f"{names[0]}[{names[1]}]"
+        return names[0] if self.op in ("scalar", "index") else f"{self.op}({', '.join(names)})"
+
+    def _binary(self, sign: str, other: object, swapped: bool = False) -> Int:
+        if isinstance(other, bool | np.bool_ | np.integer):
+            other = int(other)
+        if not isinstance(other, int | Int):
+            raise ModelError(
+                f"an integer of the instance meets a {type(other).__name__}; it can be combined with integers only. "
+                f"To calculate with its value, pass it to the model as a tensor as well",
+                here(),
+            )
+        return Int(sign, other, self) if swapped else Int(sign, self, other)
+
+    def __add__(self, other: object) -> Int:
+        return self._binary("+", other)
+
+    def __radd__(self, other: object) -> Int:
+        return self._binary("+", other, True)
+
+    def __sub__(self, other: object) -> Int:
+        return self._binary("-", other)
+
+    def __rsub__(self, other: object) -> Int:
+        return self._binary("-", other, True)
+
+    def __mul__(self, other: object) -> Int:
+        return self._binary("*", other)
+
+    def __rmul__(self, other: object) -> Int:
+        return self._binary("*", other, True)
+
+    def __floordiv__(self, other: object) -> Int:
+        return self._binary("//", other)
+
+    def __rfloordiv__(self, other: object) -> Int:
+        return self._binary("//", other, True)
+
+    def __mod__(self, other: object) -> Int:
+        return self._binary("%", other)
+
+    def __rmod__(self, other: object) -> Int:
+        return self._binary("%", other, True)
+
+    def __lt__(self, other: object) -> Int:
+        return self._binary("<", other)
+
+    def __le__(self, other: object) -> Int:
+        return self._binary("<=", other)
+
+    def __gt__(self, other: object) -> Int:
+        return self._binary(">", other)
+
+    def __ge__(self, other: object) -> Int:
+        return self._binary(">=", other)
+
+    def __eq__(self, other: object) -> Int:  # type: ignore[override]
+        return self._binary("==", other)
+
+    def __ne__(self, other: object) -> Int:  # type: ignore[override]
+        return self._binary("!=", other)
+
+    def __and__(self, other: object) -> Int:
+        return self._binary("&", other)
+
+    def __rand__(self, other: object) -> Int:
+        return self._binary("&", other, True)
+
+    def __or__(self, other: object) -> Int:
+        return self._binary("|", other)
+
+    def __ror__(self, other: object) -> Int:
+        return self._binary("|", other, True)
+
+    def __invert__(self) -> Int:
+        return Int("not", self)
+
+    def __neg__(self) -> Int:
+        return Int("neg", self)
+
+    __hash__ = object.__hash__
+
+    def _unknown(self, what: str) -> NoReturn:
+        raise ModelError(
+            f"{what} asks for the value of an integer of the instance, which is not known while the model is compiled. "
+            f"Use choose(...) to choose by it, repeat(..., times=...) or repeat(..., while_=...) to loop by it, and "
+            f"& | ~ instead of and, or, not",
+            here(),
+        )
+
+    def __bool__(self) -> bool:
+        self._unknown("a Python 'if', 'while', 'and', 'or' or 'not'")
+
+    def __index__(self) -> int:
+        self._unknown("an index or range(...)")
+
+    def __int__(self) -> int:
+        self._unknown("int(...)")
+
+    def __float__(self) -> float:
+        self._unknown("float(...)")
+
+
+class Rounds:
+    """The integers that a loop carries, and the condition under which it goes on. Filled in as its body is traced."""
+
+    def __init__(self, axis: Axis, starts: Sequence[Int | int]) -> None:
+        self.axis, self.starts = axis, list(starts)
+        self.updates: list[Int | int] = []
+        self.condition: Int | int | None = None
+
+    def value(self, place: int) -> Int:
+        """The integer at this place, as of the present round."""
+        return Int("carried", self, place, axes=frozenset({self.axis}))
+
+    def function(self, coder: Coder) -> _Iterated:
+        """What works it out for batches of states."""
+        inner = Coder(coder.fields, {**coder.inside, self: [f"n{i}" for i in range(len(self.starts))]})
+        names = "".join(f", n{i}" for i in range(len(self.starts)))
+        starts = [_compile(f"lambda s, v: {inner.text(i)}", inner) for i in self.starts]
+        updates = [_compile(f"lambda s, v, i{names}: {inner.text(i)}", inner) for i in self.updates]
+        condition = 1 if self.condition is None else self.condition
+        return _Iterated(starts, updates, _compile(f"lambda s, v, i{names}: {inner.text(condition)}", inner))
+
+
+class _Iterated:
+    """The integers of a loop, for batches of states."""
+
+    def __init__(
+        self, starts: list[Callable[..., Any]], updates: list[Callable[..., Any]], condition: Callable[..., Any]
+    ) -> None:
+        self.starts, self.updates, self.condition = starts, updates, condition
+
+    def _start(self, s: Any, v: Any) -> list[Column]:
+        return [np.broadcast_to(np.asarray(f(s, v)), (len(s),)) for f in self.starts]
+
+    def at(self, place: int, step: Column, s: Any, v: Any) -> Column:
+        """The integer at this place after so many rounds."""
+        now = self._start(s, v)
+        for i in range(int(step.max()) if len(step) else 0):
+            new = [f(s, v, i, *now) for f in self.updates]
+            now = [np.where(step > i, a, b) for a, b in zip(new, now, strict=True)]
+        return now[place]
+
+    def rounds(self, s: Any, v: Any) -> Column:
+        """How often the loop goes round."""
+        now, count = self._start(s, v), np.zeros(len(s), dtype=np.int64)
+        going = np.ones(len(s), dtype=bool)
+        for i in range(MOST_ROUNDS):
+            going = going & np.broadcast_to(np.asarray(self.condition(s, v, i, *now)).astype(bool), (len(s),))
+            if not going.any():
+                return count
+            count += going
+            now = [np.where(going, f(s, v, i, *now), n) for f, n in zip(self.updates, now, strict=True)]
+        first = s.take(np.flatnonzero(going)[:1]).describe()
+        raise StateError(f"the condition of a loop still holds after {MOST_ROUNDS} rounds, at {first}")
+
+
+class Coder:
+    """Writes expressions as Python text over ``s`` (states with these fields) and ``v`` (their structure)."""
+
+    def __init__(self, fields: Sequence[str], inside: dict[Rounds, list[str]] | None = None) -> None:
+        self.fields = tuple(fields)
+        self.inside = inside or {}
+        self.names: dict[str, Any] = {"np": np}
+
+    def text(self, value: Int | int) -> str:
+        if not isinstance(value, Int):
+            return str(int(value))
+        op, args = value.op, value.args
+        if op == "scalar":
+            return self._column(args[0])
+        if op == "index":
+            return "i" if any(r.axis is args[0] for r in self.inside) else self._column(args[0].name)
+        if op == "lookup":
+            return f"v.get({args[0]!r}, {self.text(args[1])})"
+        if op == "not":
+            return f"np.logical_not({self.text(args[0])})"
+        if op == "neg":
+            return f"(-{self.text(args[0])})"
+        if op == "carried":
+            rounds: Rounds = args[0]
+            if rounds in self.inside:
+                return str(self.inside[rounds][args[1]])
+            return f"{self._name(rounds)}.at({args[1]}, {self._column(rounds.axis.name)}, s, v)"
+        if op == "after":
+            return f"{self._name(args[0])}.at({args[1]}, np.broadcast_to({self.text(args[2])}, (len(s),)), s, v)"
+        if op == "rounds":
+            return f"{self._name(args[0])}.rounds(s, v)"
+        return f"({self.text(args[0])} {op} {self.text(args[1])})"
+
+    def _column(self, name: str) -> str:
+        return f"s.columns[{self.fields.index(name)}]"
+
+    def _name(self, rounds: Rounds) -> str:
+        name = f"rounds{len(self.names)}"
+        self.names[name] = rounds.function(self)
+        return name
+
+
+def _compile(text: str, coder: Coder) -> Callable[..., Any]:
+    function: Callable[..., Any] = eval(text, coder.names)
+    return function
+
+
+def parts(*values: Int | int | None) -> Iterator[Int]:
+    """These expressions and all they are made of, each once."""
+    seen: set[int] = set()
+    todo: list[Any] = list(values)
+    while todo:
+        part = todo.pop()
+        if not isinstance(part, Int | Rounds) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Int):
+            yield part
+            todo += part.args
+        else:
+            todo += [*part.starts, *part.updates, part.condition]
+
+
+def needs_structure(value: Int | int) -> bool:
+    return any(part.op == "lookup" for part in parts(value))
+
+
+def function(value: Int | int, fields: Sequence[str]) -> Callable[..., Any]:
+    """The expression as a function of states with these fields: ``f(s)``, or ``f(s, v)`` if it needs the structure."""
+    coder = Coder(fields)
+    text = coder.text(value) if isinstance(value, Int) else f"np.full(len(s), {int(value)})"
+    if needs_structure(value):
+        return _compile(f"lambda s, v: {text}", coder)
+    coder.names["v"] = None  # what a loop's integers are handed where there is no structure
+    return _compile(f"lambda s: {text}", coder)

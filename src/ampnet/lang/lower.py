@@ -1,0 +1,153 @@
+"""Lower: protos become nodes, and values become edges.
+
+a value used once            an edge
+used in several places       a Bcast
+used nowhere                 a Sink, which answers its messages
+a module called n times      one node with n sites
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ampnet.graph import Graph
+from ampnet.lang.calls import make_node
+from ampnet.lang.ints import parts
+from ampnet.lang.line import Line
+from ampnet.lang.passes.rows import program_of
+from ampnet.lang.passes.uses import uses
+from ampnet.lang.scope import Scope
+from ampnet.lang.trace import Arg, Plan, Proto, Trace, Value
+from ampnet.nodes import Bcast, Concat, Linear, Rows, Sink
+from ampnet.nodes.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Where a node or input comes from."""
+
+    name: str
+    scope: Scope
+    """Of what it gives."""
+    fields: tuple[str, ...]
+    """Of its states."""
+    shape: tuple[int, ...] | None
+    """Of a row; None for a loss."""
+    line: Line
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Which scalars and arrays of an instance control flow asks for."""
+
+    scalars: tuple[str, ...]
+    arrays: tuple[str, ...]
+
+
+def needs(trace: Trace, protos: Sequence[Proto]) -> Needs:
+    """What state functions of these protos look at."""
+    scalars: set[str] = set()
+    arrays: set[str] = set()
+    for proto in protos:
+        scalars.update(proto.scalars)
+        arrays.update(proto.arrays)
+        for part in parts(*proto.ints):
+            if part.op == "scalar":
+                scalars.add(part.args[0])
+            elif part.op == "lookup":
+                arrays.add(part.args[0])
+    return Needs(tuple(s for s in trace.scalars if s in scalars), tuple(a for a in trace.arrays if a in arrays))
+
+
+def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
+    """Put nodes and edges into the graph; say where each comes from."""
+    notes: list[Note] = []
+    ends: dict[tuple[int, int], str] = {}
+    """(proto, input port) -> "node.port"."""
+    sources: dict[int, str] = {}
+    """By the id of a value: "node.port"; "" for what is pumped."""
+    for name, node, calls in _nodes(protos, plan):
+        graph.add(name, node)
+        for site, proto in enumerate(calls):
+            for port in range(len(proto.inputs)):
+                ends[id(proto), port] = f"{name}.{node.inputs[port if len(calls) == 1 else site]}"
+            for value in proto.outputs:
+                sources[id(value)] = f"{name}.{node.outputs[value.port if len(calls) == 1 else site]}"
+            notes.append(_note(name, proto, plan))
+    used = uses(protos)
+    for proto in protos:
+        for value in proto.outputs:
+            _connect(graph, value, sources.get(id(value)), [ends[id(p), i] for p, i in used.get(id(value), [])], plan)
+        if proto.pump is not None:
+            notes.append(_note(proto.name, proto, plan))
+    return notes
+
+
+def _nodes(protos: Sequence[Proto], plan: Plan) -> list[tuple[str, Node, list[Proto]]]:
+    """Name, node and the protos that it serves."""
+    sites: dict[int, list[Proto]] = {}
+    for proto in protos:
+        if proto.module is not None:
+            sites.setdefault(id(proto.module), []).append(proto)
+    out: list[tuple[str, Node, list[Proto]]] = []
+    for proto in protos:
+        if proto.pump is not None:
+            continue
+        calls = [proto]
+        if proto.module is not None:
+            calls = sites[id(proto.module)]
+            if calls[0] is not proto:
+                continue
+            node = _call(calls)
+        elif proto.operation is not None:
+            node = _rows(proto)
+        else:
+            assert proto.build is not None
+            node = proto.build(plan)
+        out.append((proto.name, node, calls))
+    return out
+
+
+def _call(calls: list[Proto]) -> Node:
+    first = calls[0]
+    if first.activation is not None:
+        activation = first.activation
+        first.make = lambda module, key: Linear(module, activation=activation, key=key)  # type: ignore[arg-type]
+    return make_node(first, [call.scope.key for call in calls])
+
+
+def _rows(proto: Proto) -> Node:
+    key, operation = proto.scope.key, proto.operation
+    assert operation is not None
+    plain = operation.op == "cat" and operation.operands == tuple(Arg(i) for i in range(len(proto.inputs)))
+    if plain and len(proto.inputs) > 1 and (proto.program is None or len(proto.program.steps) == 1):
+        return Concat(proto.into, key=key, same_states=True)
+    return Rows(program_of(proto), proto.into, key=key)
+
+
+def _connect(graph: Graph, value: Value, source: str | None, targets: list[str], plan: Plan) -> None:
+    name = value.proto.name
+    if not targets:
+        targets = [
+            f"{name}_{value.proto.ports[value.port]}_unused" if len(value.proto.outputs) > 1 else f"{name}_unused"
+        ]
+        graph.add(targets[0], Sink())
+    if len(targets) > 1:
+        several = f"{name}_{value.proto.ports[value.port]}_bcast" if len(value.proto.outputs) > 1 else f"{name}_bcast"
+        ports = tuple(f"to{i}" for i in range(1, len(targets) + 1))
+        graph.add(several, Bcast(ports, key=value.scope.key))
+        for port, target in zip(ports, targets, strict=True):
+            graph.connect(f"{several}.{port}", target)
+        targets = [several]
+    if source is None:
+        graph.input(name, targets[0], fields=plan.fields(value.scope)[1:])
+    else:
+        graph.connect(source, targets[0])
+
+
+def _note(name: str, proto: Proto, plan: Plan) -> Note:
+    scope = proto.scope
+    shape = tuple(proto.outputs[0].row.shape) if proto.outputs else None
+    return Note(name, scope, plan.fields(scope), shape, proto.line, proto.note)

@@ -1,0 +1,54 @@
+"""Nest: values in tuples, lists and dictionaries, as functions take and give them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+
+def leaves(nest: Any) -> Iterator[Any]:
+    """The values in it, in order."""
+    if isinstance(nest, tuple | list):
+        for item in nest:
+            yield from leaves(item)
+    elif isinstance(nest, dict):
+        for item in nest.values():
+            yield from leaves(item)
+    else:
+        yield nest
+
+
+def rebuild(nest: Any, values: Iterator[Any]) -> Any:
+    """The same nest with other values."""
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        return type(nest)(*(rebuild(item, values) for item in nest))
+    if isinstance(nest, tuple | list):
+        return type(nest)(rebuild(item, values) for item in nest)
+    if isinstance(nest, dict):
+        return {name: rebuild(item, values) for name, item in nest.items()}
+    return next(values)
+
+
+def shape(nest: Any) -> Any:
+    """What is comparable of a nest: how its values are nested."""
+    if isinstance(nest, tuple | list):
+        return tuple(shape(item) for item in nest)
+    if isinstance(nest, dict):
+        return {name: shape(item) for name, item in nest.items()}
+    return None
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many arguments."""
+    if isinstance(function, nn.Module):
+        function = function.forward
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # a built-in without a signature
+        return count == 1
+    return True

@@ -1,0 +1,176 @@
+"""Packs: the values that a loop, a tree or a choice hands on, as few messages as possible.
+
+A loop may carry a nest of values: ``(h, c)``. Those of one scope travel side by side in one message, its **lane**, so
+that a round costs one Phi, one Isu and one Cond however many there are. Values of other scopes (one for each atom) or
+of another shape have a lane of their own; integers have none, for they are worked out from the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ampnet.lang import ops
+from ampnet.lang.ints import Int, Rounds
+from ampnet.lang.nest import leaves, rebuild, shape
+from ampnet.lang.scope import Axis, Frame
+from ampnet.lang.symbols import Each, Symbol
+from ampnet.lang.trace import Trace, Value
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """Values that travel in one message."""
+
+    axis: Axis | None
+    """The axis of a family; None for values of the scope at hand."""
+    value: Value
+    """All of them, side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a leaf of the nest is: columns of a lane, or an integer."""
+
+    lane: int
+    start: int
+    stop: int
+    """-1: the whole lane."""
+    number: int = -1
+    """Of an integer, among the integers."""
+
+
+class Pack:
+    """A nest of values, in lanes."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        nest: Any,
+        rounds: Rounds | None = None,
+        like: Pack | None = None,
+        what: str = "",
+    ) -> None:
+        """``rounds`` takes the integers; ``like`` is a pack that this one must look like."""
+        self.trace, self.nest, self.rounds = trace, nest, rounds
+        self.lanes: list[Lane] = []
+        self.spots: list[Spot] = []
+        if like is None:
+            self._lay_out()
+        else:
+            self.spots = like.spots
+            values = like._laid(nest, what)
+            self.lanes = [Lane(lane.axis, v) for lane, v in zip(like.lanes, values, strict=True)]
+
+    def _leaves(self, nest: Any) -> list[tuple[Axis | None, Any]]:
+        """Each leaf's axis and value, brought to where the model is."""
+        out: list[tuple[Axis | None, Any]] = []
+        for leaf in leaves(nest):
+            if isinstance(leaf, Int) or (self.rounds is not None and type(leaf) is int):
+                if self.rounds is None:
+                    self.trace.fail("an integer of the instance is handed on as a value; only repeat(...) carries them")
+                out.append((None, leaf))
+            elif isinstance(leaf, Each | Symbol):
+                element = leaf.value if isinstance(leaf, Each) else leaf.element()
+                with self.trace.inside(*frames(leaf.axis)):
+                    out.append((leaf.axis, self.trace.bring(element)))
+            else:
+                if leaf is None:
+                    self.trace.fail("a function gives nothing (None) where a value is wanted: is a 'return' missing?")
+                # A constant stays outside of rounds and choices as long as it can: it is pumped where it is needed.
+                out.append((None, self.trace.bring(leaf)))
+        return out
+
+    def _lay_out(self) -> None:
+        given = self._leaves(self.nest)
+        groups: dict[Any, list[int]] = {}
+        for i, (axis, value) in enumerate(given):
+            if isinstance(value, Value):
+                packable = value.row.dim() == 1 and value.row.is_floating_point()
+                groups.setdefault((axis, value.row.dtype) if packable else i, []).append(i)
+        spots: dict[int, Spot] = {}
+        for members in groups.values():
+            axis = given[members[0]][0]
+            values = [given[i][1] for i in members]
+            at = 0
+            for i, value in zip(members, values, strict=True):
+                width = value.row.shape[-1] if len(members) > 1 else -1
+                spots[i] = Spot(len(self.lanes), at, at + width if width >= 0 else -1)
+                at += max(width, 0)
+            self.lanes.append(Lane(axis, self._beside(axis, values)))
+        numbers = 0
+        for i, (_, value) in enumerate(given):
+            if not isinstance(value, Value):
+                spots[i] = Spot(-1, 0, 0, numbers)
+                numbers += 1
+        self.spots = [spots[i] for i in range(len(given))]
+
+    def _beside(self, axis: Axis | None, values: Sequence[Value]) -> Value:
+        if len(values) == 1:
+            return values[0]
+        with self.trace.inside(*frames(axis)):
+            return ops.beside(self.trace, values, torch.cat([v.row for v in values], -1))
+
+    def unpacked(self, values: Sequence[Value], after: Axis | None = None) -> Any:
+        """The nest, with these lanes in place of its own. ``after``: the loop that they have come out of."""
+        out: list[Any] = []
+        for spot in self.spots:
+            if spot.lane < 0:
+                assert self.rounds is not None
+                now = self.rounds.value(spot.number)
+                out.append(now if after is None else Int("after", self.rounds, spot.number, after.size))
+                continue
+            axis, value = self.lanes[spot.lane].axis, values[spot.lane]
+            with self.trace.inside(*frames(axis)):
+                part = value if spot.stop < 0 else ops.cut(self.trace, value, spot.start, spot.stop)
+            out.append(part if axis is None else Each(self.trace, axis, part))
+        return rebuild(self.nest, iter(out))
+
+    def repacked(self, nest: Any, what: str) -> list[Value]:
+        """Another nest of the same make, laid out in the same lanes."""
+        return self._laid(nest, what)
+
+    def _laid(self, nest: Any, what: str) -> list[Value]:
+        if shape(nest) != shape(self.nest):
+            self.trace.fail(f"{what} must give what it was given: nested alike, got {nest!r} for {self.nest!r}")
+        given = self._leaves(nest)
+        first = self._rows()
+        members: list[list[Value]] = [[] for _ in self.lanes]
+        for i, (spot, (axis, value)) in enumerate(zip(self.spots, given, strict=True)):
+            if spot.lane < 0:
+                if isinstance(value, Value):
+                    self.trace.fail(f"{what} gives a tensor in place of an integer")
+                assert self.rounds is not None
+                self.rounds.updates.append(value)
+                continue
+            wanted, row = self.lanes[spot.lane].axis, first[i]
+            if not isinstance(value, Value) or axis is not wanted:
+                self.trace.fail(f"{what} must give values of the same scope as it was given, value {i + 1} is not")
+            if value.row.shape != row.shape or value.row.dtype != row.dtype:
+                self.trace.fail(
+                    f"{what} must give values of the same shape and dtype every time: {tuple(row.shape)} {row.dtype} "
+                    f"before, {tuple(value.row.shape)} {value.row.dtype} now"
+                )
+            members[spot.lane].append(value)
+        return [self._beside(lane.axis, some) for lane, some in zip(self.lanes, members, strict=True)]
+
+    def _rows(self) -> list[Any]:
+        """Shape and dtype of every leaf."""
+        out: list[Any] = []
+        for spot in self.spots:
+            if spot.lane < 0:
+                out.append(None)
+            else:
+                row = self.lanes[spot.lane].value.row
+                out.append(row if spot.stop < 0 else row[spot.start : spot.stop])
+        return out
+
+
+def frames(axis: Axis | None) -> list[Frame]:
+    """What one is inside of, inside of an axis."""
+    if axis is None:
+        return []
+    return [axis] if axis.real is None else [axis, axis.real]

@@ -1,0 +1,14 @@
+"""Passes: what is changed in a model's protos before they become nodes. None changes a result; each can be left out.
+
+remove_dead     values that no loss depends on are not computed at all
+fuse_linear     an activation that follows a Linear is done in its node
+fuse_rows       chains of row-wise operations become one node
+"""
+
+from __future__ import annotations
+
+from ampnet.lang.passes.dead import remove_dead
+from ampnet.lang.passes.linear import fuse_linear
+from ampnet.lang.passes.rows import fuse_rows
+
+__all__ = ["fuse_linear", "fuse_rows", "remove_dead"]

@@ -1,0 +1,19 @@
+"""Dead branches: what no loss depends on is taken out, with all that leads to nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampnet.lang.trace import Proto
+
+
+def remove_dead(protos: Sequence[Proto]) -> list[Proto]:
+    """The protos that a loss depends on."""
+    live: set[int] = set()
+    todo = [p for p in protos if p.is_loss]
+    while todo:
+        proto = todo.pop()
+        if id(proto) not in live:
+            live.add(id(proto))
+            todo += [value.proto for value in proto.inputs if value is not None]
+    return [p for p in protos if id(p) in live]

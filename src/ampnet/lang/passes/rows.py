@@ -1,0 +1,106 @@
+"""Chains of row-wise operations: an operation whose result only one other uses is done in that one's node.
+
+Two are left apart where one is part of a loop and the other is not: what does not depend on the loop is better done for
+all rounds at once than again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampnet.lang.passes.uses import uses
+from ampnet.lang.trace import Arg, Operation, Proto, Value
+from ampnet.nodes.program import Program, Ref
+
+
+def program_of(proto: Proto) -> Program:
+    """What a row-wise proto does, as a program: one input for each of its own."""
+    if proto.program is None:
+        assert proto.operation is not None
+        proto.program = Program(len(proto.inputs))
+        operation: Operation = proto.operation
+        operands = [Ref(o.port) if isinstance(o, Arg) else o for o in operation.operands]
+        proto.program.add(operation.op, *operands, **operation.settings)
+    return proto.program
+
+
+def fuse_rows(protos: Sequence[Proto]) -> list[Proto]:
+    """The protos, with chains of row-wise operations as one."""
+    left = list(protos)
+    loops = _loops(left)
+    while (pair := _next(left, loops)) is not None:
+        first, second = pair
+        _fuse(first, second)
+        left.remove(first)
+    return left
+
+
+def _next(protos: Sequence[Proto], loops: dict[int, int]) -> tuple[Proto, Proto] | None:
+    used = uses(protos)
+    for proto in protos:
+        users = used.get(id(proto.outputs[0]), []) if proto.operation is not None else []
+        if len(users) == 1 and users[0][0].operation is not None:
+            other = users[0][0]
+            if loops.get(id(proto)) == loops.get(id(other)):
+                return proto, other
+    return None
+
+
+def _fuse(first: Proto, second: Proto) -> None:
+    """Do the first in the second's node."""
+    made = first.outputs[0]
+    inputs: list[Value | None] = []
+    for value in (*second.inputs, *first.inputs):
+        if value is not made and not any(value is known for known in inputs):
+            inputs.append(value)
+    refs = {id(value): Ref(i) for i, value in enumerate(inputs)}
+    program = Program(len(inputs))
+    result = program.inline(program_of(first), [refs[id(v)] for v in first.inputs])
+    operands = [result if v is made else refs[id(v)] for v in second.inputs]
+    program.out = program.inline(program_of(second), operands)
+    second.program, second.inputs = program, inputs
+    second.into = ("in",) if len(inputs) == 1 else tuple(f"in{i}" for i in range(1, len(inputs) + 1))
+
+
+def _loops(protos: Sequence[Proto]) -> dict[int, int]:
+    """By the id of a proto that is in a loop: which (Tarjan's strongly connected components, those of several)."""
+    before = {id(p): [v.proto for v in p.inputs if v is not None] for p in protos}
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[Proto] = []
+    on_stack: set[int] = set()
+    out: dict[int, int] = {}
+    for root in protos:
+        if id(root) in index:
+            continue
+        path: list[tuple[Proto, int]] = [(root, 0)]
+        while path:
+            proto, at = path.pop()
+            if at == 0:
+                index[id(proto)] = low[id(proto)] = len(index)
+                stack.append(proto)
+                on_stack.add(id(proto))
+            for i in range(at, len(before[id(proto)])):
+                other = before[id(proto)][i]
+                if id(other) not in index:
+                    path += [(proto, i), (other, 0)]
+                    break
+                if id(other) in on_stack:
+                    low[id(proto)] = min(low[id(proto)], low[id(other)])
+            else:
+                if low[id(proto)] == index[id(proto)]:
+                    _close(proto, stack, on_stack, out)
+    return out
+
+
+def _close(proto: Proto, stack: list[Proto], on_stack: set[int], out: dict[int, int]) -> None:
+    """Take a finished component off the stack."""
+    members = []
+    while True:
+        member = stack.pop()
+        on_stack.discard(id(member))
+        members.append(member)
+        if member is proto:
+            break
+    if len(members) > 1:
+        out.update({id(m): id(proto) for m in members})

@@ -1,0 +1,281 @@
+"""What an instance is made of: sequences (or sets) of elements, trees, edges.
+
+    tokens = Seq(torch.tensor([10, 3, 4, 8]))                      one value for each element
+    atoms  = Seq(kind=torch.tensor([6, 1, 1]), charge=...)         several, by name
+    bonds  = Edges(atoms, source=[0, 1], target=[1, 0], kind=[2, 2])
+    tree   = Tree(parents=[2, 2, -1], leaves={"word": torch.tensor([17, 4])}, label=torch.tensor([3, 2, 4]))
+
+**Tensors are payload, plain integers are control.** A column given as a tensor (a row for each element) is what layers
+compute with. A column given as a list or NumPy array of integers decides where messages go: the layer to use, the type
+of an edge, the number of rounds.
+
+The same objects are handed to a model that runs eagerly and to `Compiled.instance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from ampnet.errors import DataError
+from ampnet.lang.family import Family
+from ampnet.state import Ints
+
+Column = Tensor | Ints
+
+
+class Space:
+    """Elements, and what is known of each: columns, by name."""
+
+    kind = "elements"
+
+    def __init__(self, count: int, columns: Mapping[str, Any], only: Mapping[str, Ints] | None = None) -> None:
+        """``only``: the elements that a column is given for, where not for all."""
+        self._count = count
+        self._only = dict(only or {})
+        self._columns: dict[str, Column] = {}
+        for name, given in columns.items():
+            column = given if isinstance(given, Tensor) else _integers(name, given, type(self).__name__)
+            wanted = len(self._only[name]) if name in self._only else count
+            if column.ndim == 0 or len(column) != wanted:
+                raise DataError(
+                    f"column '{name}' of a {type(self).__name__} has shape {tuple(column.shape)}; "
+                    f"{wanted} entries are needed, one for each {'of its ' if name in self._only else ''}element"
+                )
+            self._columns[name] = column
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def length(self) -> int:
+        """How many elements there are; unlike ``len`` it can be used in a model that is compiled."""
+        return self._count
+
+    @property
+    def plain(self) -> bool:
+        """Whether an element is one value, without a name."""
+        return list(self._columns) == ["value"]
+
+    def __getattr__(self, name: str) -> Many:
+        if name.startswith("_") or name not in self._columns:
+            known = ", ".join(self._columns) or "none"
+            raise AttributeError(f"no column '{name}' in this {type(self).__name__}; there are: {known}")
+        return Many(self, [self._at(name, i) for i in range(len(self))])
+
+    def _at(self, name: str, i: int) -> Any:
+        """What a column has for an element; None where it has nothing."""
+        column = self._columns[name]
+        if name in self._only:
+            place = int(np.searchsorted(self._only[name], i))
+            if place == len(self._only[name]) or self._only[name][place] != i:
+                return None
+            i = place
+        return column[i] if isinstance(column, Tensor) else int(column[i])
+
+    def _element(self, i: int) -> Any:
+        return self._at("value", i) if self.plain else Element(self, i)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} elements: {', '.join(self._columns)})"
+
+
+class Element:
+    """One element of a space: its columns as attributes."""
+
+    __slots__ = ("_index", "_space")
+
+    def __init__(self, space: Space, index: int) -> None:
+        self._space, self._index = space, index
+
+    @property
+    def index(self) -> int:
+        """Its place."""
+        return self._index
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._space._columns:
+            raise AttributeError(f"no column '{name}' in {self._space!r}")
+        value = self._space._at(name, self._index)
+        if value is None:
+            raise DataError(f"column '{name}' has no entry for element {self._index} of {self._space!r}")
+        return value
+
+
+class Many(Family):
+    """A value for each element of a space, in a model that runs eagerly."""
+
+    def __init__(self, space: Space, values: list[Any]) -> None:
+        self.space, self.values = space, values
+
+    @property
+    def over(self) -> str:
+        return repr(self.space)
+
+
+class Seq(Space):
+    """Elements in a row: the tokens of a sentence, the atoms of a molecule. At least one.
+
+    ``Seq(tensor)`` has one value for each element, ``Seq(word=..., tag=...)`` several by name.
+    """
+
+    def __init__(self, value: Tensor | ArrayLike | None = None, **columns: Tensor | ArrayLike) -> None:
+        given: dict[str, Any] = dict(columns) if value is None else {"value": value, **columns}
+        if not given:
+            raise DataError("a Seq needs at least one column")
+        first = next(iter(given.values()))
+        count = len(first) if hasattr(first, "__len__") else 0
+        if count == 0:
+            raise DataError("a Seq needs at least one element (an empty sequence has nothing to go through)")
+        super().__init__(count, given)
+
+
+class Tree(Space):
+    """A rooted tree. ``parents[i]`` is the parent of node i, -1 for the root; children are in the order of their
+    numbers.
+
+    Further columns have an entry for every node; those in ``leaves`` or ``branches`` only for such nodes, in the order
+    of their numbers.
+    """
+
+    kind = "tree"
+
+    def __init__(
+        self,
+        parents: ArrayLike,
+        *,
+        leaves: Mapping[str, Tensor | ArrayLike] | None = None,
+        branches: Mapping[str, Tensor | ArrayLike] | None = None,
+        **columns: Tensor | ArrayLike,
+    ) -> None:
+        self._parents = _integers("parents", parents, "Tree")
+        n = len(self._parents)
+        roots = np.flatnonzero(self._parents == -1)
+        if n == 0 or len(roots) != 1:
+            raise DataError(f"a Tree has one root (parent -1); this one has {len(roots)} among {n} nodes")
+        if self._parents.min() < -1 or self._parents.max() >= n:
+            raise DataError(f"a Tree of {n} nodes names {int(self._parents.max())} as a parent")
+        self._root = int(roots[0])
+        self._refuse_cycles()
+        self._degree = np.bincount(np.delete(self._parents, self._root), minlength=n)
+        self._children = [np.flatnonzero(self._parents == i) for i in range(n)] if n < 64 else self._list_children()
+        only = {name: np.flatnonzero(self._degree == 0) for name in leaves or {}}
+        only |= {name: np.flatnonzero(self._degree > 0) for name in branches or {}}
+        super().__init__(n, {**(leaves or {}), **(branches or {}), **columns}, only)
+
+    def _refuse_cycles(self) -> None:
+        n = len(self._parents)
+        above = np.where(self._parents < 0, np.arange(n), self._parents)
+        reach, hops = above, 1
+        while hops < n:
+            reach, hops = reach[reach], 2 * hops
+        lost = np.flatnonzero(reach != self._root)
+        if len(lost):
+            raise DataError(f"node {int(lost[0])} of a Tree goes round in a circle instead of leading to the root")
+
+    def _list_children(self) -> list[Ints]:
+        order = np.argsort(self._parents, kind="stable")[1:]
+        return np.split(order, np.cumsum(self._degree)[:-1])
+
+    def _derived(self, what: str) -> Ints:
+        """Arrays that follow from the parents, for `ampnet.lang.symbols`."""
+        if what == "parent":
+            return self._parents
+        if what == "leaf":
+            leaf: Ints = (self._degree == 0).astype(np.int64)
+            return leaf
+        if what == "siblings":
+            return np.where(self._parents < 0, 0, self._degree[self._parents])
+        return np.array([self._root])
+
+    def _check_arity(self, wanted: int) -> None:
+        wrong = np.flatnonzero((self._degree > 0) & (self._degree != wanted))
+        if len(wrong):
+            raise DataError(
+                f"node {int(wrong[0])} of a Tree has {int(self._degree[wrong[0]])} children; the model's branch "
+                f"function takes {wanted}"
+            )
+
+    def _arity(self) -> int | None:
+        """How many children every inner node has, where all have as many; None where they differ; 0: no inner node."""
+        inner = self._degree[self._degree > 0]
+        if not len(inner):
+            return 0
+        return int(inner[0]) if (inner == inner[0]).all() else None
+
+
+class Edges(Space):
+    """Directed edges between the elements of a `Seq`: from ``source[e]`` to ``target[e]``. There may be none."""
+
+    kind = "edges"
+
+    def __init__(self, nodes: Seq, source: ArrayLike, target: ArrayLike, **columns: Tensor | ArrayLike) -> None:
+        self._nodes = nodes
+        self._source = _integers("source", source, "Edges")
+        self._target = _integers("target", target, "Edges")
+        if len(self._source) != len(self._target):
+            raise DataError(f"Edges with {len(self._source)} sources and {len(self._target)} targets")
+        for name, ends in (("source", self._source), ("target", self._target)):
+            if len(ends) and (ends.min() < 0 or ends.max() >= len(nodes)):
+                bad = int(np.flatnonzero((ends < 0) | (ends >= len(nodes)))[0])
+                raise DataError(f"the {name} of edge {bad} is {int(ends[bad])}; there are {len(nodes)} elements")
+        super().__init__(len(self._source), columns)
+
+    def _derived(self, what: str) -> Ints:
+        """Arrays for `ampnet.lang.symbols`. A node that no edge leads to gets one that is none: edge ``E + node``."""
+        n, ends = len(self._nodes), self._target
+        degree = np.bincount(ends, minlength=n)
+        lonely = np.flatnonzero(degree == 0)
+        if what == "target":
+            return np.concatenate((ends, np.arange(n))) if len(lonely) else ends
+        if what == "degree":
+            each = degree[ends]
+            return np.concatenate((each, np.ones(n, dtype=np.int64))) if len(lonely) else each
+        null = np.zeros(len(ends) + (n if len(lonely) else 0), dtype=np.int64)
+        null[len(ends) :] = 1
+        return null
+
+    def _lists(self, what: str) -> tuple[Ints, Ints]:
+        """The edges of each node: (edges, where each node's begin)."""
+        n = len(self._nodes)
+        if what == "in":
+            owner, edge = self._target, np.arange(len(self._target))
+        else:
+            lonely = np.flatnonzero(np.bincount(self._target, minlength=n) == 0)
+            owner = np.concatenate((self._source, lonely))
+            edge = np.concatenate((np.arange(len(self._source)), len(self._source) + lonely))
+        start = np.zeros(n + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owner, minlength=n), out=start[1:])
+        return edge[np.argsort(owner, kind="stable")], start
+
+
+def _integers(name: str, given: Any, what: str) -> Ints:
+    array = np.asarray(given)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iub"):
+        raise DataError(
+            f"column '{name}' of a {what} is {array.dtype} {array.shape}; a column is a tensor (payload) or one row of "
+            f"integers (control)"
+        )
+    return array.astype(np.int64)
+
+
+def zero_like(space: Space) -> Any:
+    """An element with nothing in it, to learn the shape of what a function makes of elements where there are none."""
+    fake = Element.__new__(_Blank)
+    fake._space, fake._index = space, 0
+    return fake
+
+
+class _Blank(Element):
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._space._columns:
+            raise AttributeError(f"no column '{name}' in {self._space!r}")
+        column = self._space._columns[name]
+        return torch.zeros(column.shape[1:], dtype=column.dtype) if isinstance(column, Tensor) else 0

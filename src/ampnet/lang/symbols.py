@@ -1,0 +1,147 @@
+"""Symbols: sequences, trees and edges, their elements and columns, as a model that is being compiled sees them.
+
+They look like what `ampnet.lang.spaces` hands to a model that runs eagerly. A tensor column that is used becomes an
+input of the graph, a column of integers an array of the instance's structure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampnet.lang.family import Family
+from ampnet.lang.ints import Int
+from ampnet.lang.line import here
+from ampnet.lang.scope import Axis, Choice, Scope
+from ampnet.lang.spaces import Edges, Space, Tree
+from ampnet.lang.trace import Proto, Pump, Trace, Value, meta
+
+
+class Each(Family):
+    """A value (or integer) for each element of an axis."""
+
+    def __init__(self, trace: Trace, axis: Axis, value: Value | Int) -> None:
+        self.trace, self.axis, self.value = trace, axis, value
+
+    @property
+    def over(self) -> str:
+        return f"'{self.axis.name}'"
+
+
+class Symbol(Family):
+    """A Seq, Tree or Edges that is an argument of the model."""
+
+    def __init__(self, trace: Trace, position: int, name: str, example: Space, nodes: Symbol | None = None) -> None:
+        self.trace, self.position, self.example = trace, position, example
+        size = f"{name}_length"
+        trace.scalars[size] = lambda args: len(args[position])
+        self.length = Int("scalar", size)
+        self.axis = trace.axis(name, example.kind, self.length)
+        self.index = Int("index", self.axis, axes=frozenset({self.axis}))
+        self.nodes = nodes.axis if nodes is not None else None
+        self._columns: dict[str, Value | Int] = {}
+        self._choice: Choice | None = None
+        if isinstance(example, Edges):
+            null = Int("lookup", self.array("null"), self.index)
+            self._choice = Choice(null, ("real", "none"))
+            self.axis.real = trace.guard(self._choice, 0)
+
+    @property
+    def over(self) -> str:
+        return f"'{self.axis.name}'"
+
+    def element(self) -> Any:
+        """The element at hand."""
+        return self.column("value") if self.example.plain else Place(self)
+
+    def __getattr__(self, name: str) -> Each:
+        if name.startswith("_") or name not in self.example._columns:
+            known = ", ".join(self.example._columns) or "none"
+            raise AttributeError(f"no column '{name}' in '{self.axis.name}'; there are: {known}")
+        return Each(self.trace, self.axis, self.column(name))
+
+    def column(self, name: str) -> Value | Int:
+        """What a column has for the element at hand."""
+        if name not in self._columns:
+            given = self.example._columns[name]
+            self._columns[name] = self._tensor(name, given) if isinstance(given, Tensor) else self._integer(name)
+        return self._columns[name]
+
+    def _tensor(self, name: str, given: Tensor) -> Value:
+        scope = Scope((self.axis,), (self.axis.real,) if self.axis.real is not None else ())
+        if name in self.example._only:
+            way = int(self._at_leaves(name))
+            scope = scope.guarded(self.trace.guard(self.leaf_or_branch(), way))
+        label = self.axis.name if self.example.plain else f"{self.axis.name}_{name}"
+        proto = Proto(
+            label if self.example.plain else self.trace.name(label), [], ("out",), here(),
+            pump=Pump(self.position, name, self.axis),
+        )  # fmt: skip
+        row = torch.empty(given.shape[1:], dtype=given.dtype)
+        return self.trace.emit(proto, (scope, meta(row)))
+
+    def _at_leaves(self, name: str) -> bool:
+        example = self.example
+        assert isinstance(example, Tree)
+        return len(example._only[name]) == 0 or example._degree[example._only[name][0]] == 0
+
+    def _integer(self, name: str) -> Int:
+        if name in self.example._only:
+            self.trace.fail(f"integers such as '{name}' must be given for all nodes of a tree, not for some")
+        array, position = f"{self.axis.name}_{name}", self.position
+        self.trace.arrays[array] = lambda args: args[position]._columns[name]
+        return Int("lookup", array, self.index)
+
+    def array(self, what: str) -> str:
+        """The name of an array that follows from the tree or the edges."""
+        name, position = f"{self.axis.name}__{what}", self.position
+        if what in ("out", "in"):
+            self.trace.arrays[name] = lambda args: args[position]._lists(what)[0]
+            self.trace.arrays[f"{name}_start"] = lambda args: args[position]._lists(what)[1]
+        else:
+            self.trace.arrays[name] = lambda args: args[position]._derived(what)
+        return name
+
+    def leaf_or_branch(self) -> Choice:
+        """Which kind of node of a tree: 0 a branch, 1 a leaf."""
+        if self._choice is None:
+            self._choice = Choice(Int("lookup", self.array("leaf"), self.index), ("branch", "leaf"))
+        return self._choice
+
+    def arity(self) -> int:
+        """How many children inner nodes have."""
+        assert isinstance(self.example, Tree)
+        arity = self.example._arity()
+        if not arity:
+            self.trace.fail(
+                "how many children the branch function is called with cannot be told from the example tree: "
+                + (
+                    "it has no inner node"
+                    if arity == 0
+                    else "its inner nodes differ; use fold_tree(..., reduction='sum')"
+                )
+            )
+        position = self.position
+        self.trace.checks.append(lambda args: args[position]._check_arity(arity))
+        return arity
+
+
+class Place:
+    """One element of a space with several columns."""
+
+    __slots__ = ("_symbol",)
+
+    def __init__(self, symbol: Symbol) -> None:
+        self._symbol = symbol
+
+    @property
+    def index(self) -> Int:
+        """Its place."""
+        return self._symbol.index
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._symbol.example._columns:
+            raise AttributeError(f"no column '{name}' in '{self._symbol.axis.name}'")
+        return self._symbol.column(name)

@@ -1,0 +1,409 @@
+"""Trace: what came up while a model was run once, on symbols instead of tensors.
+
+A `Value` stands for one row of a tensor (what the model sees of it: one instance's, one element's), a `Proto` for a
+node of the graph to be. `Trace.bring` is where scopes meet: a value that is used inside of an "each", a loop or a
+choice that it was made outside of is taken there on the spot.
+
+    h made at       used inside of      is brought there by
+    instance        each atom           a Flatmap: a copy for each atom
+    each atom       a round of a loop   a Flatmap: a copy for each round
+    instance        a way of a choice   a Cond: only where that way is taken
+
+A value that has an axis the present line is not inside of has no meaning there: an error, at that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from ampnet.errors import ModelError
+from ampnet.lang import moves
+from ampnet.lang.family import Family
+from ampnet.lang.ints import Int
+from ampnet.lang.line import Line, here
+from ampnet.lang.scope import Axis, Choice, Frame, Guard, Scope
+from ampnet.lang.spaces import Space
+from ampnet.nodes import Cond, Flatmap
+from ampnet.nodes.node import Node
+from ampnet.nodes.program import Program
+
+current: ContextVar[Trace | None] = ContextVar("current", default=None)
+"""The trace that is being made, while a model is compiled."""
+
+
+@dataclass(eq=False, slots=True)
+class Pump:
+    """Where the messages of an input come from."""
+
+    position: int | None = None
+    """The argument of ``forward`` they are taken from; None for a constant of the model."""
+    column: str | None = None
+    """Of a space; None where the argument itself is a tensor."""
+    axis: Axis | None = None
+    """The space's."""
+    constant: Tensor | None = None
+    """The same row for every instance."""
+    starts: tuple[Axis, ...] = ()
+    """Loops whose first round it is pumped into."""
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """A row-wise step: what a Rows node will do."""
+
+    op: str
+    operands: tuple[Any, ...]
+    """Values (as positions among the proto's inputs: ``Arg``), numbers and tensors."""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """The value that comes in on a port."""
+
+    port: int
+
+
+@dataclass(eq=False, slots=True)
+class Proto:
+    """A node of the graph to be."""
+
+    name: str
+    inputs: list[Value | None]
+    ports: tuple[str, ...]
+    """Names of the output ports."""
+    line: Line
+    build: Callable[[Plan], Node] | None = None
+    """Makes the node; None where it is pumped, a row operation or a call of a module."""
+    into: tuple[str, ...] = ()
+    """Names of the input ports."""
+    outputs: list[Value] = field(default_factory=list)
+    ints: tuple[Int | int, ...] = ()
+    """What its state functions look at."""
+    scalars: tuple[str, ...] = ()
+    arrays: tuple[str, ...] = ()
+    """Scalars and arrays of the structure that they need besides."""
+    operation: Operation | None = None
+    program: Program | None = None
+    """The same as a program; several operations where they were fused."""
+    module: nn.Module | None = None
+    make: Callable[[nn.Module, Any], Node] | None = None
+    """Calls only: (module, key) -> the node."""
+    activation: str | None = None
+    """Calls of a Linear only: what is applied to its output in the same node."""
+    pump: Pump | None = None
+    is_loss: bool = False
+    puts_together: Axis | None = None
+    """The axis whose elements become one; there must be at least one."""
+    note: str = ""
+    """What `explain` says of it besides."""
+
+    @property
+    def scope(self) -> Scope:
+        """Where what it gives lives; for a loss, where it is taken."""
+        given = self.outputs[0] if self.outputs else self.inputs[0]
+        assert given is not None
+        return given.scope
+
+
+class Plan:
+    """What is known when nodes are made: which scalars travel in the states."""
+
+    def __init__(self, scalars: Sequence[str]) -> None:
+        self.scalars = tuple(scalars)
+
+    def fields(self, scope: Scope) -> tuple[str, ...]:
+        return scope.fields(self.scalars)
+
+
+class Trace:
+    """All protos, in the order they came up, and where the model is at the moment."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.protos: list[Proto] = []
+        self.frames: list[Frame] = []
+        self.axes = 0
+        self.names: set[str] = {"instance"}
+        self.scalars: dict[str, Callable[[Sequence[Any]], int]] = {}
+        """How to get each from the arguments of ``forward``."""
+        self.arrays: dict[str, Callable[[Sequence[Any]], Any]] = {}
+        self.checks: list[Callable[[Sequence[Any]], None]] = []
+        """What the arguments of every instance must fulfil."""
+        self.modules = {id(m): name for name, m in model.named_modules(remove_duplicate=True)}
+        self.parameters = {id(p): name for name, p in model.named_parameters()}
+        self._brought: dict[tuple[int, int], Value] = {}
+        self._parted: dict[tuple[int, int], Proto] = {}
+        self._constants: dict[int, tuple[Tensor, Value]] = {}
+        self.guards: dict[tuple[int, int], Guard] = {}
+
+    # -- names and axes
+
+    def name(self, wanted: str) -> str:
+        """A name that is not taken, as much like the wanted one as can be."""
+        base = "".join(c if c.isalnum() or c == "_" else "_" for c in wanted) or "value"
+        name, n = base, 1
+        while name in self.names:
+            n += 1
+            name = f"{base}{n}"
+        self.names.add(name)
+        return name
+
+    def axis(self, name: str, kind: Any, size: Int | int) -> Axis:
+        self.axes += 1
+        return Axis(self.axes, self.name(name), kind, size)
+
+    def guard(self, choice: Choice, way: int) -> Guard:
+        return self.guards.setdefault((id(choice), way), Guard(choice, way))
+
+    # -- where the model is
+
+    @property
+    def scope(self) -> Scope:
+        scope = Scope()
+        for frame in self.frames:
+            scope = scope.entering(frame) if isinstance(frame, Axis) else scope.guarded(frame)
+        return scope
+
+    @contextmanager
+    def inside(self, *frames: Frame | None) -> Iterator[None]:
+        """Inside of an axis or a way of a choice."""
+        new = [f for f in frames if f is not None]
+        for frame in new:
+            if isinstance(frame, Axis) and frame in self.frames:
+                self.fail(
+                    f"inside of each element of '{frame.name}', the elements of '{frame.name}' are gone through again; "
+                    f"which of the two is meant cannot be told"
+                )
+        self.frames += new
+        try:
+            yield
+        finally:
+            del self.frames[len(self.frames) - len(new) :]
+
+    def fail(self, fault: str) -> NoReturn:
+        raise ModelError(fault, here())
+
+    # -- values
+
+    def emit(self, proto: Proto, *outputs: tuple[Scope, Tensor]) -> Value:
+        """Note a proto down; its first output."""
+        self.protos.append(proto)
+        proto.outputs = [Value(self, proto, i, scope, row) for i, (scope, row) in enumerate(outputs)]
+        if not proto.into and proto.inputs:
+            proto.into = ("in",) if len(proto.inputs) == 1 else tuple("abcdefghijklmnopqrstuvwxyz"[: len(proto.inputs)])
+        return proto.outputs[0] if proto.outputs else None  # type: ignore[return-value]
+
+    def check_int(self, value: Any, what: str) -> Int | int:
+        """An integer that may be asked for at the present line."""
+        if isinstance(value, Int):
+            outside = [a.name for a in value.axes if a not in self.frames]
+            if outside:
+                self.fail(
+                    f"{what} is an integer for each element of '{outside[0]}', used outside of its scope. Only inside "
+                    f"of each, fold or fold_tree over '{outside[0]}' is it known which one is meant"
+                )
+        elif isinstance(value, Tensor | Value):
+            self.fail(
+                f"{what} is a tensor. Control flow is decided by integers of the instance: pass them as plain integers "
+                f"(a list or NumPy array), not as a tensor"
+            )
+        elif not isinstance(value, int):
+            self.fail(f"{what} must be a whole number, got a {type(value).__name__}")
+        checked: Int | int = value
+        return checked
+
+    def bring(self, given: Any) -> Value:
+        """The value (or constant), at the scope of the present line."""
+        value: Value = self.value(given)
+        for frame in self.frames:
+            if isinstance(frame, Axis) and frame not in value.scope.axes:
+                value = self._once(value, frame, self._spread)
+            elif isinstance(frame, Guard) and frame not in value.scope.guards:
+                value = self._once(value, frame, self._part)
+        for axis in value.scope.axes:
+            if axis not in self.frames:
+                self.fail(
+                    f"a value is used outside of its scope: it was made at {value.proto.line} for each element of "
+                    f"'{axis.name}', and this line is not inside of that. each(...) and fold(...) work on the "
+                    f"elements; to take a result out, return it from their function"
+                )
+        for guard in value.scope.guards:
+            if guard not in self.frames:
+                way = guard.choice.names[guard.way]
+                self.fail(
+                    f"a value is used outside of its scope: it was made at {value.proto.line} inside of one way of a "
+                    f"choice ({way}), and this line is not. Return it from the option instead"
+                )
+        return value
+
+    def _once(self, value: Value, frame: Frame, move: Callable[[Value, Any], Value]) -> Value:
+        known = (id(value), id(frame))
+        if known not in self._brought:
+            self._brought[known] = move(value, frame)
+        return self._brought[known]
+
+    def value(self, given: Any) -> Value:
+        """A value as it is, or a constant as one."""
+        if isinstance(given, Value):
+            if given.trace is not self:
+                self.fail("a value of another compilation is used here: was it stored on the model?")
+            return given
+        if isinstance(given, Family | Space):
+            self.fail(
+                "a value for each element of something is used as one value, outside of its scope. each(function, "
+                "family) works on the elements; reduce(family, 'sum') makes one value of them"
+            )
+        if isinstance(given, nn.Parameter):
+            return self.parameter(given)
+        if isinstance(given, Int):
+            self.fail("an integer of the instance is used as a tensor; pass it to the model as a tensor as well")
+        if isinstance(given, bool | int | float):
+            given = torch.tensor(given, dtype=torch.get_default_dtype() if isinstance(given, float) else None)
+        if not isinstance(given, Tensor):
+            self.fail(f"a tensor is wanted here, got {type(given).__name__}")
+        if id(given) not in self._constants:
+            row = given.detach()
+            proto = Proto(self.name("constant"), [], ("out",), here(), pump=Pump(constant=row))
+            self._constants[id(given)] = (given, self.emit(proto, (Scope(), meta(row))))
+        return self._constants[id(given)][1]
+
+    def parameter(self, given: nn.Parameter) -> Value:
+        """A bare parameter as a value of the instance."""
+        from ampnet.nodes import Weight
+
+        if id(given) not in self._constants:
+            if id(given) not in self.parameters:
+                self.fail("a parameter is used that does not belong to the model: register it as an attribute")
+            name = self.parameters[id(given)]
+            with self.outside():
+                trigger = self.value(torch.zeros(1))
+            proto = Proto(
+                self.name(name), [trigger], ("out",), here(), build=lambda plan: Weight(given, name.replace(".", "_"))
+            )
+            self._constants[id(given)] = (given, self.emit(proto, (Scope(), meta(given))))
+        return self._constants[id(given)][1]
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """At the scope of the instance, for a moment."""
+        frames, self.frames = self.frames, []
+        try:
+            yield
+        finally:
+            self.frames = frames
+
+    def _spread(self, value: Value, axis: Axis) -> Value:
+        """A copy for each element of an axis."""
+        before = value.scope
+        after = before.entering(axis)
+        if axis.real is not None:
+            after = after.guarded(axis.real)
+        proto = Proto(
+            self.name(f"{axis.name}_each"),
+            [value],
+            ("out",),
+            here(),
+            lambda plan: Flatmap(moves.spread(plan, before, axis), key=after.key),
+            ints=(axis.size,),
+            note=f"a copy for each of '{axis.name}'",
+        )
+        return self.emit(proto, (after, value.row))
+
+    def _part(self, value: Value, guard: Guard) -> Value:
+        """Only the messages that go one way of a choice."""
+        known = (id(value), id(guard.choice))
+        if known not in self._parted:
+            self._parted[known] = self.parting(value, guard.choice)
+        return self._parted[known].outputs[guard.way]
+
+    def parting(self, value: Value, choice: Choice) -> Proto:
+        scope = value.scope
+        proto = Proto(
+            self.name("cond"),
+            [value],
+            choice.names,
+            here(),
+            lambda plan: Cond(moves.route(plan, scope, choice.index), choice.names),
+            ints=(choice.index,),
+            note=f"by {choice.index!r}",
+        )
+        ways = [(scope.guarded(self.guard(choice, way)), value.row) for way in range(len(choice.names))]
+        self.emit(proto, *ways)
+        return proto
+
+
+def meta(row: Tensor) -> Tensor:
+    """A row's shape and dtype, without its numbers."""
+    return torch.empty(row.shape, dtype=row.dtype, device="meta")
+
+
+class Value:
+    """One row of a tensor, as a model that is being compiled sees it. What torch does with it is noted down."""
+
+    __slots__ = ("line", "port", "proto", "row", "scope", "trace")
+
+    def __init__(self, trace: Trace, proto: Proto, port: int, scope: Scope, row: Tensor) -> None:
+        self.trace, self.proto, self.port, self.scope, self.row = trace, proto, port, scope, row
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        from ampnet.lang.ops import call
+
+        return call(function, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        from ampnet.lang.ops import attribute
+
+        return attribute(self, name)
+
+    def __repr__(self) -> str:
+        return f"Value({self.proto.name}: {tuple(self.row.shape)} {self.row.dtype}, for each {self.scope})"
+
+    def __bool__(self) -> bool:
+        self.trace.fail(
+            "a Python 'if', 'while', 'and', 'or' or 'not' asks for the value of a tensor, which differs from message "
+            "to message and is not known while the model is compiled. Control flow is decided by integers of the "
+            "instance (choose(...), repeat(..., while_=...)); to pick between two tensors use torch.where"
+        )
+
+    def __iter__(self) -> Any:
+        self.trace.fail("a Python 'for' goes through a tensor; a value is one row here: use chunk, split or a slice")
+
+    def __len__(self) -> int:
+        if not self.row.dim():
+            self.trace.fail("len(...) of a tensor without dimensions")
+        return int(self.row.shape[0])
+
+    def _asked(self, what: str) -> NoReturn:
+        self.trace.fail(f"{what} asks for the number in a tensor, which is not known while the model is compiled")
+
+    def __int__(self) -> int:
+        self._asked("int(...)")
+
+    def __float__(self) -> float:
+        self._asked("float(...)")
+
+    def __index__(self) -> int:
+        self._asked("an index or range(...)")
+
+    def __setitem__(self, index: object, value: object) -> None:
+        self.trace.fail(in_place("an assignment to a part of it"))
+
+    __hash__ = object.__hash__
+
+
+def in_place(what: str) -> str:
+    return (
+        f"{what} changes a tensor in place. Payloads are shared between messages and never written to: use the version "
+        f"that gives a new tensor (h = h + x, torch.cat, torch.where)"
+    )

@@ -1,0 +1,468 @@
+"""Traced: what the combinators become when a model is compiled. One method each, its graph drawn above it.
+
+Inside of their functions `Trace.frames` says what the model is inside of; whatever is used there is brought there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ampnet.lang import moves, ops
+from ampnet.lang.eager import two_scopes
+from ampnet.lang.family import Family
+from ampnet.lang.ints import Int, Rounds
+from ampnet.lang.line import here
+from ampnet.lang.nest import leaves, rebuild, takes
+from ampnet.lang.packs import Pack, frames
+from ampnet.lang.scope import Axis, Choice
+from ampnet.lang.symbols import Each, Place, Symbol
+from ampnet.lang.trace import Proto, Trace, Value
+from ampnet.nodes import Cond, Flatmap, Group, Isu, Loss, Phi, Reduce
+
+Body = Callable[..., Any]
+
+
+class Traced:
+    """The combinators on symbols."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    # -- each element                          family ──> function ──> family          no node of its own
+
+    def each(self, function: Body, families: Sequence[Any]) -> Any:
+        axis = self._axis(families)
+        with self.trace.inside(*frames(axis)):
+            made = function(*(self._element(f) for f in families))
+            return self._family(axis, made)
+
+    def _axis(self, families: Sequence[Any]) -> Axis:
+        if not families:
+            self.trace.fail("there is nothing to go through: give a Seq, a Tree, Edges, or what was made of one")
+        found: list[Axis] = []
+        for family in families:
+            if not isinstance(family, Symbol | Each):
+                self.trace.fail(
+                    f"a Seq, Tree or Edges, or a value for each element of one, is wanted here; got "
+                    f"{type(family).__name__}"
+                )
+            found.append(family.axis)
+        for axis in found:
+            if axis is not found[0]:
+                self.trace.fail(two_scopes(f"'{found[0].name}'", f"'{axis.name}'"))
+        return found[0]
+
+    def _element(self, family: Any) -> Any:
+        return family.element() if isinstance(family, Symbol) else family.value
+
+    def _family(self, axis: Axis, made: Any) -> Any:
+        """What a function gave inside of an axis, as families over it."""
+        if made is None:
+            return None
+        values = [v if isinstance(v, Int) else self.trace.bring(v) for v in leaves(made)]
+        return rebuild(made, iter([Each(self.trace, axis, v) for v in values]))
+
+    def _phi(self, name: str, inputs: list[Value | None], ports: tuple[str, ...]) -> Value:
+        """Several ways become one, at the scope of the present line."""
+        trace = self.trace
+        key, given = trace.scope.key, next(v for v in inputs if v is not None)
+        proto = Proto(trace.name(name), inputs, ("out",), here(), lambda plan: Phi(ports, key=key), ports)
+        return trace.emit(proto, (trace.scope, given.row))
+
+    # -- a loop over a sequence               start ──> enter ──> phi ──> step ──> onward ──> cond ──> leave ──> last
+    #                                                              ^                            │
+    #                                                              └────────── again ───────────┘
+
+    def scan(self, step: Body, family: Any, start: Any) -> tuple[Any, Any]:
+        axis = self._axis([family])
+        seen: list[Any] = []
+
+        def body(carry: Any) -> Any:
+            made = step(carry, self._element(family))
+            seen.append(self._family(axis, made))
+            return made
+
+        last = self._loop(axis, body, start, at_least_once=True)
+        return seen[0], last
+
+    def repeat(self, body: Body, start: Any, times: Int | int | None, while_: Body | None) -> Any:
+        trace = self.trace
+        if times is not None:
+            times = trace.check_int(times, "times")
+            if isinstance(times, int) and times <= 0:
+                return start
+        counted = not takes(body, 1)
+        numbers = [v for v in leaves(start) if isinstance(v, Int | int) and not isinstance(v, bool)]
+        axis = trace.axis("round", "rounds", times if times is not None else 0)
+        rounds = Rounds(axis, numbers)
+        for number in numbers:
+            trace.check_int(number, "an integer that a loop carries")
+        if while_ is not None:
+            carried = iter([rounds.value(i) for i in range(len(numbers))])
+            given = [next(carried) if isinstance(v, Int | int) else v for v in leaves(start)]
+            with trace.inside(axis):
+                rounds.condition = trace.check_int(
+                    while_(rebuild(start, iter(given))), "the condition of a loop (while_)"
+                )
+            axis.size = Int("rounds", rounds)
+        plain = isinstance(axis.size, int) or (axis.size.op == "scalar")
+        if not plain:
+            axis.carried = trace.name(f"{axis.name}_count")
+
+        def inside(carry: Any) -> Any:
+            return body(carry, Int("index", axis, axes=frozenset({axis}))) if counted else body(carry)
+
+        return self._loop(axis, inside, start, at_least_once=isinstance(axis.size, int), rounds=rounds)
+
+    def _loop(self, axis: Axis, body: Body, start: Any, *, at_least_once: bool, rounds: Rounds | None = None) -> Any:
+        trace = self.trace
+        pack = Pack(trace, start, rounds)
+        heads, insides, exits = [], [], []
+        for lane in pack.lanes:
+            first = self._enter(lane.value, axis)
+            with trace.inside(*frames(axis), *frames(lane.axis)):
+                inside = self._phi(f"{axis.name}_phi", [first, None], ("start", "loop"))
+            heads.append(inside.proto)
+            if not at_least_once:
+                test = self._test(inside, axis)
+                inside = test.outputs[1]
+                exits.append(test.outputs[0])
+            insides.append(inside)
+        with trace.inside(*frames(axis)):
+            made = body(pack.unpacked(insides))
+            after = pack.repacked(made, "the function of a loop")
+        for head, value in zip(heads, after, strict=True):
+            moved = self._next(value, axis)
+            if at_least_once:
+                test = self._test(moved, axis)
+                moved = test.outputs[1]
+                exits.append(test.outputs[0])
+            head.inputs[1] = moved
+        return pack.unpacked([self._leave(value, axis) for value in exits], after=axis)
+
+    def _next(self, value: Value, axis: Axis) -> Value:
+        scope = value.scope
+        proto = Proto(
+            self.trace.name(f"{axis.name}_next"),
+            [value],
+            ("out",),
+            here(),
+            lambda plan: Isu(*moves.onward(plan, scope, axis)),
+            note=f"{axis.name} + 1",
+        )
+        return self.trace.emit(proto, (scope, value.row))
+
+    def _enter(self, value: Value, axis: Axis) -> Value:
+        """Into the first round. A constant is pumped there."""
+        trace = self.trace
+        scope = value.scope
+        pump = value.proto.pump
+        if pump is not None and pump.constant is not None and axis.carried is None and not scope.guards:
+            copy = Proto(trace.name(f"{axis.name}_start"), [], ("out",), here())
+            copy.pump = type(pump)(constant=pump.constant, starts=(*pump.starts, axis))
+            copy.ints = (axis.size,)
+            return trace.emit(copy, (scope.entering(axis), value.row))
+        proto = Proto(
+            trace.name(f"{axis.name}_enter"),
+            [value],
+            ("out",),
+            here(),
+            lambda plan: Isu(*moves.enter(plan, scope, axis)),
+            ints=(axis.size,),
+            note=f"{axis.name} = 0",
+        )
+        return trace.emit(proto, (scope.entering(axis), value.row))
+
+    def _test(self, value: Value, axis: Axis) -> Proto:
+        """Another round? Ports "done" and "again"."""
+        scope = value.scope
+        proto = Proto(
+            self.trace.name(f"{axis.name}_cond"),
+            [value],
+            ("done", "again"),
+            here(),
+            lambda plan: Cond(moves.going_on(plan, scope.leaving(axis), axis), ("done", "again")),
+            ints=(axis.size,),
+            note=f"{axis.name} < {axis.size!r}",
+        )
+        self.trace.emit(proto, (scope, value.row), (scope, value.row))
+        return proto
+
+    def _leave(self, value: Value, axis: Axis) -> Value:
+        outer = value.scope.leaving(axis)
+        if axis.real is not None:
+            outer = outer.unguarded(axis.real)
+
+        def build(plan: Any) -> Isu:
+            there, back, when = moves.leave(plan, outer, axis)
+            return Isu(there, back, when=when)
+
+        proto = Proto(
+            self.trace.name(f"{axis.name}_leave"), [value], ("out",), here(), build, ints=(axis.size,), note="out of it"
+        )
+        return self.trace.emit(proto, (outer, value.row))
+
+    # -- a tree, from the leaves up           leaf ──> phi ──────────────────────────┬──> every node
+    #                                                   ^                            ├──> cond ── root ──> leave
+    #                                                   └── branch <── beside <── group by parent
+
+    def fold_tree(self, tree: Any, leaf: Body, branch: Body, reduction: str | None) -> tuple[Any, Any]:
+        trace = self.trace
+        if not isinstance(tree, Symbol) or tree.axis.kind != "tree":
+            trace.fail(f"fold_tree folds a Tree, got {type(tree).__name__}")
+        axis = tree.axis
+        arity = 1 if reduction is not None else tree.arity()
+        choice = tree.leaf_or_branch()
+        with trace.inside(axis):
+            with trace.inside(trace.guard(choice, 1)):
+                pack = Pack(trace, leaf(tree.element()))
+            values = [self._phi(f"{axis.name}_phi", [lane.value, None], ("leaf", "branch")) for lane in pack.lanes]
+            rising = [self._rise(tree, value) for value in values]
+            with trace.inside(trace.guard(choice, 0)):
+                children = [self._children(tree, proto.outputs[0], choice, arity, reduction) for proto in rising]
+                widths = [v.row.shape[-1] if v.row.dim() else 1 for v in values]
+                given = [
+                    pack.unpacked([_nth(trace, c, i, w, arity) for c, w in zip(children, widths, strict=True)])
+                    for i in range(arity)
+                ]
+                made = branch(*given) if takes(branch, arity) else branch(*given, tree.element())
+                after = pack.repacked(made, "the branch function of fold_tree")
+            for head, value in zip(values, after, strict=True):
+                head.proto.inputs[1] = value
+            nodes = self._family(axis, pack.unpacked(values))
+        tops = [self._top(tree, proto.outputs[1]) for proto in rising]
+        return nodes, pack.unpacked(tops)
+
+    def _rise(self, tree: Symbol, value: Value) -> Proto:
+        """Parts the root from the other nodes."""
+        index = Int("lookup", tree.array("parent"), tree.index) < 0
+        choice = Choice(index, ("below", "root"), here())
+        proto = self.trace.parting(value, choice)
+        for output in proto.outputs:
+            output.scope = value.scope
+        return proto
+
+    def _children(self, tree: Symbol, value: Value, choice: Choice, arity: int, reduction: str | None) -> Value:
+        trace, axis = self.trace, tree.axis
+        scope = value.scope
+        parent, siblings = tree.array("parent"), tree.array("siblings")
+        group = Proto(
+            trace.name(f"{axis.name}_group"),
+            [value],
+            ("out",),
+            here(),
+            lambda plan: Group(
+                moves.replaced(plan, scope, axis, axis, parent),
+                moves.looked_up(plan, scope, axis, siblings),
+                moves.place(plan, scope, axis),
+                key=scope.key,
+            ),
+            arrays=(parent, siblings),
+            note=f"the children of each of '{axis.name}'",
+        )
+        inner = scope.guarded(trace.guard(choice, 0))
+        grouped = trace.emit(group, (inner, value.row))
+        if reduction is not None:
+            return self._reduced(grouped, reduction)
+        row = torch.empty(arity * value.row.shape[-1], dtype=value.row.dtype, device="meta")
+        beside = Proto(
+            trace.name(f"{axis.name}_beside"), [grouped], ("out",), here(),
+            lambda plan: Reduce("beside", key=scope.key, count=arity),
+        )  # fmt: skip
+        return trace.emit(beside, (inner, row))
+
+    def _reduced(self, value: Value, reduction: str) -> Value:
+        key = value.scope.key
+        proto = Proto(
+            self.trace.name(reduction),
+            [value],
+            ("out",),
+            here(),
+            lambda plan: Reduce(reduction, key=key),  # type: ignore[arg-type]
+        )
+        return self.trace.emit(proto, (value.scope, value.row))
+
+    def _top(self, tree: Symbol, value: Value) -> Value:
+        axis, root = tree.axis, tree.array("root")
+        outer = value.scope.leaving(axis)
+        parent = tree.array("parent")
+
+        def build(plan: Any) -> Isu:
+            there, back = moves.up_to_root(plan, outer, axis, root)
+            return Isu(there, back)
+
+        proto = Proto(
+            self.trace.name(f"{axis.name}_root"),
+            [value],
+            ("out",),
+            here(),
+            build,
+            arrays=(root, parent),
+            note="the root",
+        )
+        return self.trace.emit(proto, (outer, value.row))
+
+    # -- messages along edges       h ──> flatmap by out-edge ──> cond ── real ──> function ──> phi ──> group by target
+    #                                                              └─ none ──> zeros ────────────^              └──> sum
+
+    def messages(self, function: Body, edges: Any, values: Any, to: Any, reduction: str) -> Any:
+        trace = self.trace
+        if not isinstance(edges, Symbol) or edges.axis.kind != "edges":
+            trace.fail(f"messages run along Edges, got {type(edges).__name__}")
+        nodes, axis, real = edges.nodes, edges.axis, edges.axis.real
+        assert nodes is not None
+        assert real is not None
+        given = [values] if to is None else [values, to]
+        for family in given:
+            if self._axis([family]) is not nodes:
+                trace.fail(
+                    f"messages along '{axis.name}' start from values for each element of '{nodes.name}', got values "
+                    f"for each of '{family.axis.name}'"
+                )
+        with trace.inside(nodes):
+            outgoing = self._across(edges, trace.bring(self._element(values)), "out")
+            incoming = [] if to is None else [self._across(edges, trace.bring(self._element(to)), "in")]
+        parted = trace.parting(outgoing, real.choice)
+        with trace.inside(axis, real):
+            ends = [parted.outputs[0], *incoming]
+            made = function(*ends) if takes(function, len(ends)) else function(*ends, edges.element())
+            pack = Pack(trace, made)
+        results = []
+        for lane in pack.lanes:
+            with trace.inside(axis, trace.guard(real.choice, 1)):
+                zero = torch.zeros(lane.value.row.shape, dtype=lane.value.row.dtype)
+                nothing = ops.operation(trace, "fill", [parted.outputs[1]], lane.value.row, "none", value=zero)
+            with trace.inside(axis):
+                joined = self._phi(f"{axis.name}_phi", [lane.value, nothing], real.choice.names)
+                results.append(self._collect(edges, joined, reduction))
+        with trace.inside(nodes):
+            return self._family(nodes, pack.unpacked(results))
+
+    def _across(self, edges: Symbol, value: Value, way: str) -> Value:
+        """From each node to each of its edges."""
+        axis, nodes, scope = edges.axis, edges.nodes, value.scope
+        assert nodes is not None
+        after = scope.leaving(nodes).entering(axis)
+        lists = edges.array(way)
+        if way == "in":
+            assert axis.real is not None
+            after = after.guarded(axis.real)
+        proto = Proto(
+            self.trace.name(f"{axis.name}_{way}"), [value], ("out",), here(),
+            lambda plan: Flatmap(moves.across(plan, scope, nodes, axis, lists), key=after.key),
+            arrays=(lists, f"{lists}_start"), note=f"one for each of its '{axis.name}'",
+        )  # fmt: skip
+        return self.trace.emit(proto, (after, value.row))
+
+    def _collect(self, edges: Symbol, value: Value, reduction: str) -> Value:
+        """What comes in at each target."""
+        axis, nodes, scope = edges.axis, edges.nodes, value.scope
+        assert nodes is not None
+        after = scope.leaving(axis).entering(nodes)
+        target, degree = edges.array("target"), edges.array("degree")
+        proto = Proto(
+            self.trace.name(f"{axis.name}_group"), [value], ("out",), here(),
+            lambda plan: Group(
+                moves.replaced(plan, scope, axis, nodes, target),
+                moves.looked_up(plan, scope, axis, degree),
+                moves.place(plan, scope, axis),
+                key=after.key,
+            ),
+            arrays=(target, degree), note=f"what comes in along '{axis.name}'",
+        )  # fmt: skip
+        return self._reduced(self.trace.emit(proto, (after, value.row)), reduction)
+
+    # -- a choice                              x ──> cond ──> option 0, 1, ... ──> phi
+
+    def choose(self, index: Int | int, options: Sequence[Body], args: Sequence[Any]) -> Any:
+        trace = self.trace
+        index = trace.check_int(index, "the index of a choice")
+        if isinstance(index, int):
+            if not 0 <= index < len(options):
+                trace.fail(f"a choice of {index} among {len(options)} options, numbered from 0")
+            return options[index](*args)
+        choice = Choice(index, tuple(f"option{i}" for i in range(len(options))), here())
+        packs: list[Pack] = []
+        for way, option in enumerate(options):
+            with trace.inside(trace.guard(choice, way)):
+                made = option(*args)
+                packs.append(Pack(trace, made, like=packs[0] if packs else None, what="the options of a choice"))
+        joined = []
+        for i, lane in enumerate(packs[0].lanes):
+            with trace.inside(*frames(lane.axis)):
+                joined.append(self._phi("phi", [pack.lanes[i].value for pack in packs], choice.names))
+        return packs[0].unpacked(joined)
+
+    # -- back to one value                     family ──> group ──> sum
+
+    def reduce(self, family: Any, reduction: str) -> Any:
+        axis = self._axis([family])
+        element = self._element(family)
+        if isinstance(element, Int | Place):
+            self.trace.fail("reduce works on tensors; these are integers, or elements of several columns")
+        return self._reduced(self._grouped(axis, element), reduction)
+
+    def _grouped(self, axis: Axis, element: Any) -> Value:
+        trace = self.trace
+        with trace.inside(*frames(axis)):
+            value = trace.bring(element)
+        scope = value.scope
+        after = scope.leaving(axis)
+        if axis.real is not None:
+            after = after.unguarded(axis.real)
+        proto = Proto(
+            trace.name(f"{axis.name}_group"), [value], ("out",), here(),
+            lambda plan: Group(
+                moves.without(plan, scope, axis),
+                moves.number(plan, scope, axis.size),
+                moves.place(plan, scope, axis),
+                key=after.key,
+            ),
+            ints=(axis.size,), puts_together=axis, note=f"all of '{axis.name}'",
+        )  # fmt: skip
+        return trace.emit(proto, (after, value.row))
+
+    # -- losses
+
+    def loss(
+        self,
+        prediction: Any,
+        label: Any,
+        function: str | Body,
+        name: str,
+        metrics: Mapping[str, Body] | None,
+        weight: float,
+        on_nan: str,
+    ) -> None:
+        trace = self.trace
+        if isinstance(prediction, Family) and function == "selection":
+            given = self._grouped(self._axis([prediction]), self._element(prediction))
+        else:
+            given = trace.bring(prediction)
+        known = trace.bring(label)
+        key = given.scope.key
+        self._check_loss(function, given, known)
+        proto = Proto(
+            trace.name(name), [given, known], (), here(),
+            lambda plan: Loss(function, metrics, on_nan, key=key, weight=weight),  # type: ignore[arg-type]
+            ("prediction", "label"), is_loss=True,
+        )  # fmt: skip
+        trace.emit(proto)
+
+    def _check_loss(self, function: str | Body, given: Value, known: Value) -> None:
+        a, b = given.row, known.row
+        if function in ("cross_entropy", "selection") and (b.dtype != torch.int64 or b.dim()):
+            self.trace.fail(f"the label of {function} is one int64 number, got {tuple(b.shape)} {b.dtype}")
+        if function == "cross_entropy" and a.dim() != 1:
+            self.trace.fail(f"the prediction of cross_entropy is a row of class scores, got {tuple(a.shape)}")
+        if function == "squared_error" and (a.shape != b.shape or a.dtype != b.dtype):
+            self.trace.fail(
+                f"prediction {tuple(a.shape)} {a.dtype} and label {tuple(b.shape)} {b.dtype} of squared_error differ"
+            )
+
+
+def _nth(trace: Trace, children: Value, i: int, width: int, arity: int) -> Value:
+    return children if arity == 1 else ops.cut(trace, children, i * width, (i + 1) * width)
