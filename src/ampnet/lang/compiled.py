@@ -150,7 +150,8 @@ class Compiled(Graph):
         self._labels = _only_labels(protos)
         self._counts = [self._counter(scope) for scope in self._losses]
         for note in self.origins:
-            self.notes[note.name] = f"{note.scope}\n{note.line}"
+            places = [str(n.line) for n in self.origins if (n.name, n.pumped) == (note.name, note.pumped)]
+            self.notes.setdefault(note.name, f"{note.scope}\n{', '.join(dict.fromkeys(places))}")
 
     def module(self) -> nn.ModuleDict:
         """All parameters by node; the model itself has them too, under its own names."""
@@ -162,9 +163,12 @@ class Compiled(Graph):
         super().to(*args, **kwargs)
         return self
 
-    def explain(self) -> str:
-        """Every value: its scope, state fields and key, and the line that made it."""
-        return explain(self.name, self.origins)
+    def explain(self, width: int | None = 160) -> str:
+        """Every value: what makes it, its scope, key and further state fields, and the line it comes from.
+
+        The text of a line is cut where the table would get wider than ``width``; None: shown whole.
+        """
+        return explain(self, self.origins, width)
 
     # -- instances
 

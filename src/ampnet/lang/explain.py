@@ -1,4 +1,15 @@
-"""Explain: for every value of a compiled model, where it lives, its states and keys, and which line made it."""
+"""Explain: for every value of a compiled model, where it lives, its states and keys, and which line made it.
+
+    value      does              row     scope              key               made at
+    tokens     input             number  instance × tokens  instance, tokens  rnn.py:20  fold(self.step, tokens, ...
+    embedding  Embedding 14×128  128     instance × tokens  instance, tokens  rnn.py:14  x = self.embedding(token)
+    next       Isu: tokens + 1   128     instance × tokens  instance, tokens  rnn.py:20  fold(self.step, tokens, ...
+
+A message's state has the fields of its key, and scalars that control flow asks for, the same for all of an instance;
+the first line names them. Inputs come first, then nodes, in the order that messages go through them. What the passes
+have put into one node shows in the column "does" (``Linear 256→128 + relu``, ``sigmoid·mul``); its line is that of the
+last operation of a chain, or of the module's call.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +17,53 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ampnet.graph import Graph
     from ampnet.lang.lower import Note
 
+HEAD = ("value", "does", "row", "scope", "key", "made at")
 
-def explain(title: str, notes: Sequence[Note]) -> str:
-    """A table, one row for every node and input."""
-    head = ("value", "row", "scope", "state", "key", "made at")
-    rows = [head]
-    for note in notes:
-        key = note.scope.key
-        carried = [f for f in note.fields if f not in key]
-        state = ", ".join(key) + (f" + {', '.join(carried)}" if carried else "")
-        shape = "loss" if note.shape is None else "×".join(map(str, note.shape)) or "number"
-        text = f"{note.line}  {note.line.text}" if note.line.text else str(note.line)
-        rows.append((note.name, shape, str(note.scope), state, ", ".join(key), text))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
-    lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
-    rule = "  ".join("-" * w for w in [*widths, 40])
-    return "\n".join([f"{title}: {len(notes)} values", lines[0], rule, *lines[1:]])
+
+def explain(graph: Graph, notes: Sequence[Note], width: int | None = 160) -> str:
+    """A table of all inputs and nodes. The source text is cut to make lines of this width; None: not at all."""
+    notes = _in_order(graph, notes)
+    scalars = [f for f in notes[0].fields if f not in notes[0].scope.fields(())]
+    rows = [HEAD, *(_row(graph, note, scalars) for note in notes)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD) - 1)]
+    room = None if width is None else width - sum(widths) - 2 * len(widths)
+    lasts = [HEAD[-1], *(_source(note, room) for note in notes)]
+    rule = "  ".join("-" * w for w in [*widths, max(map(len, lasts))])
+    lines = [
+        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), last]).rstrip()
+        for row, last in zip(rows, lasts, strict=True)
+    ]
+    title = f"{graph.name}: {len(graph.inputs)} inputs, {len(graph.nodes)} nodes"
+    if scalars:
+        title += f"; in every state, besides the key: {', '.join(scalars)}"
+    return "\n".join([title, lines[0], rule, *lines[1:]])
+
+
+def _in_order(graph: Graph, notes: Sequence[Note]) -> list[Note]:
+    """Inputs, then nodes in topological order. A module that is called in several places has a note for each."""
+    inputs = {given.name for given in graph.inputs}
+    place = {name: i for i, name in enumerate(graph.order())}
+    first = [note for note in notes if note.pumped and note.name in inputs]
+    return first + sorted((note for note in notes if not note.pumped), key=lambda note: place[note.name])
+
+
+def _row(graph: Graph, note: Note, scalars: Sequence[str]) -> tuple[str, ...]:
+    does = "input" if note.pumped else graph.nodes[note.name].describe()
+    if note.remark:
+        does = f"{does}: {note.remark}"
+    shape = "-" if note.shape is None else "×".join(map(str, note.shape)) or "number"
+    key = note.scope.key
+    counts = [f for f in note.fields if f not in key and f not in scalars]
+    return (note.name, does, shape, str(note.scope), " + ".join([", ".join(key), *counts]), "")
+
+
+def _source(note: Note, room: int | None) -> str:
+    """File and line, and as much of the text as there is room for."""
+    place, text = str(note.line), note.line.text
+    whole = f"{place}  {text}" if text else place
+    if room is None or len(whole) <= room:
+        return whole
+    return f"{whole[: room - 1]}…" if room > len(place) + 8 else place

@@ -33,9 +33,12 @@ class Note:
     fields: tuple[str, ...]
     """Of its states."""
     shape: tuple[int, ...] | None
-    """Of a row; None for a loss."""
+    """Of a row; None where nothing is given: a loss, the end of what is used nowhere."""
     line: Line
-    remark: str
+    remark: str = ""
+    """What it does, where its kind of node does not say."""
+    pumped: bool = False
+    """Whether it is an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,8 @@ def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
     used = uses(protos)
     for proto in protos:
         for value in proto.outputs:
-            _connect(graph, value, sources.get(id(value)), [ends[id(p), i] for p, i in used.get(id(value), [])], plan)
+            targets = [ends[id(p), i] for p, i in used.get(id(value), [])]
+            notes += _connect(graph, value, sources.get(id(value)), targets, plan)
         if proto.pump is not None:
             notes.append(_note(proto.name, proto, plan))
     return notes
@@ -127,13 +131,15 @@ def _rows(proto: Proto) -> Node:
     return Rows(program_of(proto), proto.into, key=key)
 
 
-def _connect(graph: Graph, value: Value, source: str | None, targets: list[str], plan: Plan) -> None:
-    name = value.proto.name
+def _connect(graph: Graph, value: Value, source: str | None, targets: list[str], plan: Plan) -> list[Note]:
+    """Lead a value to its users; where that takes a node of its own, say where it comes from."""
+    name, made = value.proto.name, []
     if not targets:
         targets = [
             f"{name}_{value.proto.ports[value.port]}_unused" if len(value.proto.outputs) > 1 else f"{name}_unused"
         ]
         graph.add(targets[0], Sink())
+        made.append(Note(targets[0], value.scope, plan.fields(value.scope), None, value.proto.line, "used nowhere"))
     if len(targets) > 1:
         several = f"{name}_{value.proto.ports[value.port]}_bcast" if len(value.proto.outputs) > 1 else f"{name}_bcast"
         ports = tuple(f"to{i}" for i in range(1, len(targets) + 1))
@@ -141,13 +147,17 @@ def _connect(graph: Graph, value: Value, source: str | None, targets: list[str],
         for port, target in zip(ports, targets, strict=True):
             graph.connect(f"{several}.{port}", target)
         targets = [several]
+        row = tuple(value.row.shape)
+        made.append(Note(several, value.scope, plan.fields(value.scope), row, value.proto.line))
     if source is None:
         graph.input(name, targets[0], fields=plan.fields(value.scope)[1:])
     else:
         graph.connect(source, targets[0])
+    return made
 
 
 def _note(name: str, proto: Proto, plan: Plan) -> Note:
-    scope = proto.scope
+    parts = proto.inputs[0] if len(proto.outputs) > 1 else None
+    scope = parts.scope if parts is not None else proto.scope  # where ways part: of what comes in
     shape = tuple(proto.outputs[0].row.shape) if proto.outputs else None
-    return Note(name, scope, plan.fields(scope), shape, proto.line, proto.note)
+    return Note(name, scope, plan.fields(scope), shape, proto.line, proto.note, proto.pump is not None)
