@@ -71,3 +71,15 @@ def test_mistakes_are_named() -> None:
         Structure(parent=[0.5])
     with pytest.raises(StateError, match="item 5 of 3"):
         Structure.lists("out", np.array([5]), 3)
+
+
+def test_instances_may_come_out_of_order() -> None:
+    shelf = Shelf()
+    shelf.add({9: Structure(a=[90, 91])})
+    shelf.add({3: Structure(a=[30]), 12: Structure(a=[120])})
+    states = States.of(instance=[12, 3, 9, 9], i=[0, 0, 1, 0])
+    assert shelf.at(states).get("a", states.i).tolist() == [120, 30, 91, 90]
+    with pytest.raises(StateError, match="instance 4 has no structure here"):
+        shelf.at(States.of(instance=[3, 4])).get("a", np.array([0, 0]))
+    with pytest.raises(StateError, match="instance 99 has no structure here"):
+        shelf.at(States.of(instance=[99])).get("a", np.array([0]))

@@ -177,7 +177,7 @@ class Controller:
         """[1] Fill every free place, as long as there is data."""
         if self._stopping:
             self._stop_now()
-        while self.free > 0 and self._open:
+        while self._open and len(self._in_flight) < self.max_active_keys:
             opened = self._open[0]
             batch: dict[int, Instance] = {}
             most = 1 if self._together and len(self._open) > 1 else self.free

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ampnet.errors import DataError, PayloadError, StateError
-from ampnet.message import Messages
+from ampnet.message import Messages, merge_offsets, merge_payloads, row_counts
 from ampnet.state import Ints, States
 from ampnet.structure import Structure
 
@@ -41,6 +41,10 @@ class Feed:
     @property
     def rows(self) -> int:
         return len(self) if self.offsets is None else int(self.offsets[-1])
+
+    def row_counts(self) -> Ints:
+        """How many rows each message has."""
+        return row_counts(self.offsets, len(self))
 
 
 def feed(
@@ -146,10 +150,13 @@ def merge_feeds(numbers: list[int], feeds: list[Feed], train: bool) -> list[Mess
 
     Feeds without a payload make a batch of their own.
     """
-    parts: dict[bool, list[Messages]] = {}
-    for number, given in zip(numbers, feeds, strict=True):
-        columns = given.columns.copy()
-        columns[0] = number
-        one = Messages.trusted(given.payload, States.trusted(given.fields, columns), given.offsets, train)
-        parts.setdefault(given.payload is None, []).append(one)
-    return [Messages.merge(some) for some in parts.values()]
+    if not feeds:
+        return []
+    empty = [given.payload is None for given in feeds]
+    if any(empty) and not all(empty):
+        kinds = [[i for i, one in enumerate(empty) if one is kind] for kind in (empty[0], not empty[0])]
+        return [m for some in kinds for m in merge_feeds([numbers[i] for i in some], [feeds[i] for i in some], train)]
+    fields = feeds[0].fields
+    columns = np.concatenate([given.columns for given in feeds], axis=1)
+    columns[0] = np.repeat(numbers, [given.columns.shape[1] for given in feeds])
+    return [Messages.trusted(merge_payloads(feeds), States.trusted(fields, columns), merge_offsets(feeds), train)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -64,7 +65,7 @@ class Messages:
 
     def row_counts(self) -> Ints:
         """How many rows each message has."""
-        return np.ones(len(self), dtype=np.int64) if self.offsets is None else self.offsets[1:] - self.offsets[:-1]
+        return row_counts(self.offsets, len(self))
 
     def with_payload(self, payload: Tensor | None) -> Messages:
         """The same messages carrying other rows, as many as before."""
@@ -130,11 +131,30 @@ class Messages:
         return Messages.trusted(merge_payloads(parts), states, merge_offsets(parts), parts[0].train)
 
 
-def merge_payloads(parts: Sequence[Messages]) -> Tensor | None:
+class Batch(Protocol):
+    """What `merge_payloads` and `merge_offsets` look at: `Messages`, or the feeds that messages are made of."""
+
+    @property
+    def payload(self) -> Tensor | None: ...
+
+    @property
+    def offsets(self) -> Ints | None: ...
+
+    def row_counts(self) -> Ints: ...
+
+
+def row_counts(offsets: Ints | None, messages: int) -> Ints:
+    """How many rows each message has."""
+    return np.ones(messages, dtype=np.int64) if offsets is None else offsets[1:] - offsets[:-1]
+
+
+def merge_payloads(parts: Sequence[Batch]) -> Tensor | None:
     payloads = [p.payload for p in parts]
     known = [p for p in payloads if p is not None]
     if not known:
         return None
+    if len(known) == 1 == len(payloads):
+        return known[0]
     if len(known) < len(payloads):
         raise PayloadError("messages with and without a payload meet; they must stay in batches of their own")
     dtype = known[0].dtype
@@ -152,7 +172,7 @@ def merge_payloads(parts: Sequence[Messages]) -> Tensor | None:
     return torch.cat(known)
 
 
-def merge_offsets(parts: Sequence[Messages]) -> Ints | None:
+def merge_offsets(parts: Sequence[Batch]) -> Ints | None:
     if all(p.offsets is None for p in parts):
         return None
     return offsets_of(np.concatenate([p.row_counts() for p in parts]))

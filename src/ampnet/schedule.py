@@ -25,6 +25,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ampnet.graph import End
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Node
 from ampnet.nodes.transform import Parameterised
@@ -45,6 +46,7 @@ class Lane:
         "node",
         "passes",
         "port",
+        "routes",
         "rows",
         "train",
         "trained",
@@ -57,6 +59,8 @@ class Lane:
         """The node, where gradients of its parameters come in here."""
         self.light = not node.saturates
         self.passes = node.passing[direction]
+        self.routes: tuple[Sequence[Route], Sequence[Route]] = ((), ())
+        """Where the node's output ports lead (forward) and its input ports (backward); set by the worker."""
         self.batches: list[Messages] = []
         self.arrivals: list[int] = []
         self.waiting = self.rows = 0
@@ -134,6 +138,10 @@ def _first_reaching(batch: Messages, rows: int) -> int:
     if batch.offsets is None:
         return rows
     return int(np.searchsorted(batch.offsets[1:], rows)) + 1
+
+
+Route = tuple[End, Lane | None, Lane | None]
+"""An end of an edge, and its lanes for training and inference; None where it is not hosted by this worker."""
 
 
 class Schedule(Protocol):

@@ -163,9 +163,11 @@ class States:
         return taken
 
     def slice(self, start: int, stop: int) -> States:
-        some = States.trusted(self.fields, self.columns[:, start:stop])
-        if self.packed is not None:
-            _set_packed(some, (self.packed[0], self.packed[1][start:stop]))
+        some = States.__new__(States)  # a view of columns that are read-only is read-only
+        _set_fields(some, self.fields)
+        _set_columns(some, self.columns[:, start:stop])
+        packed = self.packed
+        _set_packed(some, None if packed is None else (packed[0], packed[1][start:stop]))
         return some
 
     @staticmethod

@@ -60,6 +60,8 @@ class Shelf:
         self._place: dict[str, Ints] = {}
         self._size: dict[str, Ints] = {}
         self._live = np.zeros(0, dtype=bool)
+        self._rising = True
+        """Whether `_ids` rise, as they do where instances come as they are numbered."""
 
     def __len__(self) -> int:
         return int(self._live.sum())
@@ -93,6 +95,7 @@ class Shelf:
             self._size[name] = np.append(self._size[name], sizes)
             self._used[name] = start + total
         self._ids = np.append(self._ids, ids)
+        self._rising = bool((self._ids[1:] > self._ids[:-1]).all())
         self._live = np.append(self._live, np.ones(len(ids), dtype=bool))
 
     def drop(self, instances: Column) -> None:
@@ -123,18 +126,19 @@ class Shelf:
         return View(self, states.column("instance"))
 
     def _find(self, instances: Ints) -> Ints:
-        order = None if (np.diff(self._ids) > 0).all() else np.argsort(self._ids)
-        slot = np.searchsorted(self._ids, instances, sorter=order)
-        if order is not None:
-            slot = order[np.minimum(slot, len(order) - 1)]
-        known = slot < len(self._ids)
-        known &= self._ids[np.minimum(slot, len(self._ids) - 1)] == instances if len(self._ids) else False
-        if not known.all() or not self._live[slot].all():
-            bad = instances[~known] if not known.all() else instances[~self._live[slot]]
-            raise StateError(
-                f"instance {int(bad[0])} has no structure here: it was pumped without one, or has retired already"
-            )
-        return slot
+        ids = self._ids
+        if len(ids):
+            order = None if self._rising else np.argsort(ids)
+            slot: Ints = ids.searchsorted(instances, sorter=order)
+            if order is not None:
+                slot = order.take(slot, mode="clip")
+            known = (ids.take(slot, mode="clip") == instances) & self._live.take(slot, mode="clip")
+            if known.all():
+                return slot
+            instances = instances[~known]
+        raise StateError(
+            f"instance {int(instances[0])} has no structure here: it was pumped without one, or has retired already"
+        )
 
 
 class View:
@@ -161,15 +165,15 @@ class View:
         """``array[item]``, each message in its own instance's array."""
         slot = self._slot(name)
         item = np.asarray(item, dtype=np.int64)
-        size = self._shelf._size[name][slot]
-        wrong = np.flatnonzero((item < 0) | (item >= size))
-        if len(wrong):
-            w = wrong[0]
+        size = self._shelf._size[name].take(slot)
+        wrong = (item < 0) | (item >= size)
+        if wrong.any():
+            w = np.flatnonzero(wrong)[0]
             raise StateError(
                 f"structure '{name}' of instance {int(self._instances[w])} has {int(size[w])} entries; "
                 f"entry {int(item[w])} was asked for"
             )
-        return self._shelf._data[name][self._shelf._place[name][slot] + item]
+        return self._shelf._data[name].take(self._shelf._place[name].take(slot) + item)
 
     def count(self, name: str, item: Column) -> Ints:
         """How many entries the list of ``item`` has (see `Structure.lists`)."""

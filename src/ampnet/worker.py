@@ -33,15 +33,13 @@ from ampnet.graph import End, Graph, Wiring
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Node, Outputs, Report
 from ampnet.nodes.transform import Parameterised
-from ampnet.schedule import Lane, Schedule
+from ampnet.schedule import Lane, Route, Schedule
 from ampnet.state import Column, States
 from ampnet.structure import Shelf, Structure
 
 Send = Callable[[End, Direction, Messages], None]
 Tell = Callable[[Report], None]
 Clock = Callable[[], float]
-Route = tuple[End, Lane | None, Lane | None]
-"""An end of an edge, and its lanes for training and inference; None where it is not hosted here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class Worker:
         self.lanes = self._make_lanes()
         schedule.attach(self.lanes)
         self._hands_on = schedule.hands_on
-        self._routes = self._make_routes(wiring)
+        self._make_routes(wiring)
         self._trains = [n for n in self.nodes.values() if isinstance(n, Parameterised)]
         self._needs_structure = {n for n, node in self.nodes.items() if node.needs_structure}
 
@@ -107,14 +105,14 @@ class Worker:
                         lanes.append(lane)
         return lanes
 
-    def _make_routes(self, wiring: Wiring) -> dict[str, tuple[list[Route], list[Route]]]:
-        """Per node: where each output port leads (forward), where each input port leads (backward)."""
-        routes = {}
+    def _make_routes(self, wiring: Wiring) -> None:
+        """Tell each lane where its node's output ports lead (forward), and its input ports (backward)."""
         for name, node in self.nodes.items():
             forward = [self._route(wiring.forward[End(name, i)], Direction.FORWARD) for i in range(len(node.outputs))]
             backward = [self._route(wiring.backward[End(name, i)], Direction.BACKWARD) for i in range(len(node.inputs))]
-            routes[name] = (forward, backward)
-        return routes
+            for lane in self.lanes:
+                if lane.node is node:
+                    lane.routes = (forward, backward)
 
     def _route(self, end: End, way: Direction) -> Route:
         lanes = [self._lanes.get((end.node, way, end.port, train)) for train in (True, False)]
@@ -123,8 +121,7 @@ class Worker:
     def deliver(self, end: End, direction: Direction, messages: Messages) -> None:
         """Put messages into the lane of a port of one of this worker's nodes."""
         if len(messages):
-            self._arrival += 1
-            self._lanes[end.node, direction, end.port, messages.train].push(messages, self._arrival)
+            self._push(self._lanes[end.node, direction, end.port, messages.train], messages)
 
     def shelve(self, structures: Mapping[int, Structure]) -> None:
         """Keep the structures of instances about to be pumped, if any node here looks at them."""
@@ -137,25 +134,22 @@ class Worker:
         if chosen is None:
             return False
         lane, most = chosen
+        enough = self.enough_rows
         if self.max_batch is not None and (most is None or most > self.max_batch):
             most = self.max_batch
-        if lane.trained is not None:
+        if lane.trained is not None and lane.trained.updater.counts_messages:
             room = lane.trained.updater.room()
             if room is not None and (most is None or most > room):
                 most = room
         try:  # [2]
-            todo = [(lane, lane.take(most, self.enough_rows if lane.node.saturates else None))]
+            messages = lane.take(most, None if lane.light else enough)
         except AmpnetError as error:
             waiting = lane.batches[-1].states if lane.batches else None
             raise NodeError(lane.node.name, lane.direction.name.lower(), waiting, self.name, error) from error
-        hands_on, enough = self._hands_on, self.enough_rows
-        while todo:
-            lane, messages = todo.pop()
-            if lane is not chosen[0] and not self._has_room(lane, messages):
-                self._arrival += 1
-                lane.push(messages, self._arrival)
-                continue
-            routes = self._routes[lane.node.name]
+        hands_on = self._hands_on
+        todo: list[tuple[Lane, Messages]] = []
+        while True:
+            routes = lane.routes
             for output in self._handle(lane, messages):  # [5]
                 if isinstance(output, Report):
                     self._tell(output)
@@ -174,20 +168,26 @@ class Worker:
                 ):
                     todo.append((target, sent))
                 else:
-                    self._arrival += 1
-                    target.push(sent, self._arrival)
-            if not hands_on and todo:
-                for target, sent in todo:
-                    self._arrival += 1
-                    target.push(sent, self._arrival)
-                todo = []
-        return True
+                    self._push(target, sent)
+            while todo:
+                lane, messages = todo.pop()
+                if hands_on and self._has_room(lane, messages):
+                    break
+                self._push(lane, messages)
+            else:
+                return True
+
+    def _push(self, lane: Lane, messages: Messages) -> None:
+        self._arrival += 1
+        lane.push(messages, self._arrival)
 
     def _has_room(self, lane: Lane, messages: Messages) -> bool:
         """Whether a batch that is handed on breaks no limit of the node it comes to, as of now."""
         if self.max_batch is not None and len(messages) > self.max_batch:
             return False
-        room = None if lane.trained is None else lane.trained.updater.room()
+        if lane.trained is None:
+            return True
+        room = lane.trained.updater.room()
         return room is None or len(messages) <= room
 
     def _handle(self, lane: Lane, messages: Messages) -> Outputs:
@@ -208,8 +208,10 @@ class Worker:
         if noted:
             self._note(lane, messages, outputs, began)
         if trained is not None:
-            trained.after_backward()
-            if trained.updater.counts_messages and trained.updater.due():
+            updater = trained.updater
+            if updater.stashes:
+                trained.after_backward()
+            if updater.counts_messages and updater.due():
                 self._update(trained, "full")
         return outputs
 

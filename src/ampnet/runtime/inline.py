@@ -200,12 +200,20 @@ class Inline:
 
 @contextmanager
 def _fewer_collections() -> Iterator[None]:
-    """Python's cycle collector looks around every few hundred new objects; a run makes many, and no cycles."""
+    """Python's cycle collector looks around every few hundred new objects; a run makes many, and no cycles.
+
+    What was there before the run (torch alone has some hundred thousand objects) need not be looked at again and again.
+    """
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 50_000), *before[1:])
+    freeze = gc.get_freeze_count() == 0
+    if freeze:
+        gc.freeze()
     try:
         yield
     finally:
+        if freeze:
+            gc.unfreeze()
         gc.set_threshold(*before)
 
 

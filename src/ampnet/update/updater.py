@@ -48,6 +48,7 @@ class Updater:
         self.version = 0
         self.counter = 0
         self.policy: Update | None = None
+        self.stashes = self.counts_messages = False
         self.optimizer: Optimizer | None = None
         self.schedule: LRScheduler | None = None
         self.lags: list[tuple[int, int]] = []
@@ -75,12 +76,11 @@ class Updater:
         if any(p.data_ptr() != w.data_ptr() for p, w in zip(self.parameters, self.weights, strict=True)):
             self.rebind()
         self.reset()
-        self.policy = policy
-        if policy is None:
-            return
         trained = [p for p in self.parameters if p.requires_grad]
-        if not trained:
-            self.policy = None
+        self.policy = policy = policy if trained else None
+        self.stashes = policy is not None and policy.weights == "stash"
+        self.counts_messages = policy is not None and policy.count == "messages"
+        if policy is None:
             return
         self.optimizer = policy.optimizer(trained)
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
@@ -90,13 +90,9 @@ class Updater:
         self.counter, self._touched = 0, False
         self.adding.zero()
 
-    @property
-    def stashes(self) -> bool:
-        return self.policy is not None and self.policy.weights == "stash"
-
     def room(self) -> int | None:
         """How many more backward messages fit before the next update is due; None: any number."""
-        if self.policy is None or self.policy.count != "messages":
+        if self.policy is None or not self.counts_messages:
             return None
         return self.policy.min_update_frequency - self.counter
 
@@ -106,17 +102,13 @@ class Updater:
     def count_messages(self, n: int) -> None:
         """Gradients of ``n`` messages have been added to the sums."""
         self._touched = True
-        if self.policy is None or self.policy.count == "messages":
+        if self.counts_messages or self.policy is None:
             self.counter += n
 
     def count_instances(self, n: int) -> None:
         """``n`` instances have retired. They count where gradients have come in since the last update."""
-        if self._touched and self.policy is not None and self.policy.count == "instances":
+        if self._touched and self.policy is not None and not self.counts_messages:
             self.counter += n
-
-    @property
-    def counts_messages(self) -> bool:
-        return self.policy is not None and self.policy.count == "messages"
 
     def due(self) -> bool:
         """Whether the counter has reached ``min_update_frequency``."""
@@ -130,9 +122,9 @@ class Updater:
         count = max(self.counter, 1)
         self._keep_version()
         sums = self.sums
+        if policy.average and count > 1:
+            torch._foreach_div_(sums, count)
         for parameter, total in zip(self.parameters, sums, strict=True):
-            if policy.average and count > 1:
-                total.div_(count)
             if parameter.requires_grad:
                 parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
         if policy.clip_value is not None:
