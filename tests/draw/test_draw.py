@@ -13,14 +13,17 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
-from torch import nn
+from torch import Tensor, nn
 
+from ampnet.data import generated
 from ampnet.draw import KINDS, LOOP, draw, heat, mermaid, picture, sketch
 from ampnet.draw.layout import TALLEST, Box, Curve, Layout, Link, arrange, layers
 from ampnet.graph import Graph
+from ampnet.lang import Model, compile, loss
 from ampnet.loops import back_edges
-from ampnet.models import by_hand
+from ampnet.models import Qm9, TreeLstm, by_hand, list_reduction
 from ampnet.nodes import (
     Bcast,
     Concat,
@@ -150,6 +153,14 @@ def long_loop() -> Graph:
     return graph
 
 
+def compiled_tree() -> Graph:
+    return compile(TreeLstm(100), *next(generated.trees(1, seed=1)))
+
+
+def compiled_molecule() -> Graph:
+    return compile(Qm9(10), *next(generated.molecules(1, seed=1)))
+
+
 NASTY = (
     'say "hi"',
     "<b>bold</b> & co",
@@ -190,8 +201,12 @@ GRAPHS: list[Callable[[], Graph]] = [
     long_loop,
     broken,
     Graph,
+    list_reduction.build,
+    compiled_tree,
+    compiled_molecule,
 ]
 NAMES = ["list reduction", "ggsnn", "replicas", "16 replicas", "nested", "chain", "long loop", "broken", "empty"]
+NAMES += ["compiled RNN", "compiled tree", "compiled molecule"]
 every_graph = pytest.mark.parametrize("build", GRAPHS, ids=NAMES)
 
 
@@ -283,6 +298,53 @@ def test_mermaid_labels_hold_nothing_that_mermaid_reads() -> None:
     for name in NASTY:
         assert name.replace("\n", " ") in decoded
     assert text.splitlines()[1] == r'title: "a \"broken\" <graph>: $x$"'
+
+
+def test_a_compiled_graph_says_scope_and_source_line_of_every_node() -> None:
+    graph = compiled_molecule()
+    assert set(graph.notes) == {*graph.nodes, *(i.name for i in graph.inputs)}
+    label = re.compile(r"instance[^\n]*<br/>ggsnn#46;py#58;\d+\"")
+    shapes = [line for line in mermaid(graph).splitlines() if re.match(r"    n\d+[(\[{]", line)]
+    assert len(shapes) == len(graph.notes)
+    for shape in shapes:
+        assert label.search(shape), shape
+    assert "round_next<br/>Isu<br/>round + 1<br/>instance × atoms × round<br/>" in mermaid(graph)
+
+
+def test_a_module_called_in_two_places_names_both_lines() -> None:
+    class Twice(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor, y: Tensor) -> None:
+            h = self.layer(x)
+            h = self.layer(h)
+            loss(h, y, "squared_error")
+
+    *_, scope, lines = compile(Twice(), torch.zeros(3), torch.zeros(3)).notes["layer"].splitlines()
+    first, second = (int(line.removeprefix("test_draw.py:")) for line in lines.split(", "))
+    assert (scope, second) == ("instance", first + 1)
+
+
+def test_boxes_hold_their_notes(tmp_path: Path) -> None:
+    graph = compiled_molecule()
+    drawing = sketch(graph)
+    bare = Graph()
+    bare.nodes, bare.inputs, bare.edges = graph.nodes, graph.inputs, graph.edges
+    for shape, without in zip(picture.measure(drawing), picture.measure(sketch(bare)), strict=True):
+        assert shape.note
+        assert not without.note
+        assert shape.box.height >= without.box.height + picture.NOTE_LINE * len(shape.note)
+        sides = 2 * picture.SIDE[shape.item.kind]
+        for line in shape.note:
+            assert len(line) <= picture.NOTE_WIDTH
+            assert picture.extent(line, picture.NOTE) <= shape.box.width - sides + 1e-9
+    graph.draw(tmp_path / "graph.svg")
+    texts = [element.text for element in ET.parse(tmp_path / "graph.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert "instance × bonds × round" in texts
+    assert "where real and option3" in texts
+    assert sum(text.startswith("ggsnn.py:") for text in texts if text) == len(graph.notes)
 
 
 def test_draw_without_a_path_only_gives_the_text() -> None:

@@ -14,8 +14,9 @@ Shape and colour tell the kind of a node, as in the paper's figures:
     loss            double sides    where the forward run ends and the backward run starts
 
 Edges that close a loop have a colour of their own and are dashed. Nodes named ``base#1``, ``base#2``, ... are replicas
-and share an outline. A port is named where its node has several on that side. A graph with faults is drawn as far as it
-is wired, for a picture is most needed when something is wrong.
+and share an outline. A port is named where its node has several on that side. Below a node's name and make stands its
+note (`Graph.notes`): of a compiled model, the scope it works in and the line that it comes from. A graph with faults is
+drawn as far as it is wired, for a picture is most needed when something is wrong.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Item:
     """What it is a replica of, with at least one other; "" for all others."""
     share: float | None
     """Its mark."""
+    note: tuple[str, ...] = ()
+    """Further lines, in small print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +144,14 @@ def sketch(graph: Graph, marks: Mapping[str, float] | None = None) -> Sketch:
             raise ValueError(f"the mark of '{name}' must be a share from 0 to 1, got {share}")
     wiring, _ = graph.resolve()
     bases = [_base(name) for name in graph.nodes]
-    items = [Item(i.name, ", ".join(i.fields), "input", (), ("out",), "", None) for i in graph.inputs]
+    notes = {name: tuple(text.splitlines()) for name, text in graph.notes.items()}
+    items = [
+        Item(i.name, ", ".join(i.fields), "input", (), ("out",), "", None, notes.get(i.name, ())) for i in graph.inputs
+    ]
     for (name, node), base in zip(graph.nodes.items(), bases, strict=True):
         replica = base if base and bases.count(base) > 1 else ""
-        items.append(Item(name, node.describe(), node.kind, node.inputs, node.outputs, replica, marks.get(name)))
+        ports = (node.inputs, node.outputs)
+        items.append(Item(name, node.describe(), node.kind, *ports, replica, marks.get(name), notes.get(name, ())))
     number = {name: len(graph.inputs) + i for i, name in enumerate(graph.nodes)}
     back = back_edges(graph.nodes, wiring.forward)
     edges = []
@@ -221,7 +228,7 @@ def _ids(members: Iterable[int]) -> str:
 def _shape(i: int, item: Item) -> str:
     kind = KINDS.get(item.kind, OTHER)
     share = "" if item.share is None else percent(item.share)
-    label = "<br/>".join(_escaped(part) for part in (item.name, item.detail, share) if part)
+    label = "<br/>".join(_escaped(part) for part in (item.name, item.detail, share, *item.note) if part)
     return f"n{i}{kind.opening}{label}{kind.closing}"
 
 

@@ -7,6 +7,8 @@ painted:
     │   start       loop    │    named input ports: where each line arrives
     │        phi            │    name
     │        Phi      12 %  │    what it is; beside both its mark, if it has one
+    │  instance × tokens    │    its note, if it has one: scope and line of source
+    │       rnn.py:20       │
     │   done        again   │    named output ports: where each line leaves
     └───────────────────────┘
 
@@ -15,6 +17,7 @@ Port names stand inside of their box, so no line can run through them. One unit 
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,18 +33,23 @@ if TYPE_CHECKING:
 
 FONT = ["DejaVu Sans", "sans-serif"]
 """The first comes with matplotlib, so boxes fit their text everywhere."""
-NAME, DETAIL, PORT, TITLE = 9.0, 7.5, 6.5, 12.0
+NAME, DETAIL, NOTE, PORT, TITLE = 9.0, 7.5, 6.2, 6.5, 12.0
 """Sizes of text, in points."""
-INK, FAINT = "#1b1f23", "#4a5560"
-NAME_LINE, DETAIL_LINE, PORT_LINE = 0.17, 0.145, 0.13
+INK, FAINT, FAINTER = "#1b1f23", "#4a5560", "#6f7982"
+NAME_LINE, DETAIL_LINE, NOTE_LINE, PORT_LINE = 0.17, 0.145, 0.112, 0.13
+ABOVE_NOTE = 0.02
 PAD = 0.055
 SIDE = {"input": 0.16, "parameterised": 0.12, "transform": 0.12, "control": 0.2, "aggregate": 0.2, "loss": 0.18}
 """What a shape takes off the width at each side."""
 NARROWEST = 0.85
+ROUND = 0.22
+"""The largest radius of a corner."""
 BETWEEN_PORTS = 0.12
 MARGIN = 0.25
 LONGEST = 44
 """Letters of a text; the middle of longer ones is left out."""
+NOTE_WIDTH = 28
+"""Letters after which a note goes on in another line, so that it makes no box much wider than its name would."""
 DPI, PIXELS = 170, 20_000
 """Of a PNG: its resolution, and the most it may have along a side."""
 ARROW = 0.09
@@ -102,6 +110,8 @@ class Shape:
     tops: dict[int, float]
     """Where the line to each connected input port arrives, from the middle."""
     bottoms: dict[int, float]
+    note: list[str]
+    """The lines of its note."""
 
 
 def measure(drawing: Sketch) -> list[Shape]:
@@ -118,16 +128,23 @@ def measure(drawing: Sketch) -> list[Shape]:
             for ports, side_used in zip((item.inputs, item.outputs), used, strict=True)
         ]
         text = max(extent(shortened(item.name), NAME, bold=True), extent(shortened(item.detail), DETAIL))
-        text += badge(item)
+        note = note_lines(item)
+        text = max([text, *(extent(line, NOTE) for line in note)]) + badge(item)
         inner = max([text, NARROWEST - 2 * side, *(sum(n) + BETWEEN_PORTS * (len(n) - 1) for n in names)])
         height = 2 * PAD + NAME_LINE + (DETAIL_LINE if item.detail else 0.0)
+        height += ABOVE_NOTE + NOTE_LINE * len(note) if note else 0.0
         height += PORT_LINE * (len(item.inputs) > 1 and bool(used[0]))
         height += PORT_LINE * (len(item.outputs) > 1 and bool(used[1]))
         tops, bottoms = (
             dict(zip(side_used, spread(n, inner), strict=True)) for side_used, n in zip(used, names, strict=True)
         )
-        shapes.append(Shape(item, Box(inner + 2 * side, height, item.base), tops, bottoms))
+        shapes.append(Shape(item, Box(inner + 2 * side, height, item.base), tops, bottoms, note))
     return shapes
+
+
+def note_lines(item: Item) -> list[str]:
+    """A note, broken where it would be wide."""
+    return [shortened(part) for line in item.note for part in textwrap.wrap(printable(line), NOTE_WIDTH)]
 
 
 def links(drawing: Sketch, shapes: Sequence[Shape]) -> list[Link]:
@@ -235,7 +252,7 @@ class Pen:
             style |= {"edgecolor": outline, "linewidth": 2.6}
         near, far = left + slope, right - slope
         if kind in ("input", "transform"):
-            self.rounded(left, top, right, bottom, box.height / 2 if kind == "input" else slope, **style)
+            self.rounded(left, top, right, bottom, min(box.height / 2, ROUND) if kind == "input" else slope, **style)
         elif kind == "control":
             self.polygon(
                 [(near, top), (far, top), (right, middle), (far, bottom), (near, bottom), (left, middle)], **style
@@ -264,6 +281,9 @@ class Pen:
         self.text(x, y + NAME_LINE / 2, shortened(item.name), NAME, bold=True)
         if item.detail:
             self.text(x, y + NAME_LINE + DETAIL_LINE / 2, shortened(item.detail), DETAIL, color=FAINT)
+        first = y + NAME_LINE + DETAIL_LINE * bool(item.detail) + ABOVE_NOTE + NOTE_LINE / 2
+        for i, line in enumerate(shape.note):
+            self.text(x, first + i * NOTE_LINE, line, NOTE, color=FAINTER)
         if item.share is not None:
             self.mark(
                 item, box.right - SIDE.get(item.kind, 0.12), y + (NAME_LINE + DETAIL_LINE * bool(item.detail)) / 2

@@ -42,6 +42,18 @@ def explain(graph: Graph, notes: Sequence[Note], width: int | None = 160) -> str
     return "\n".join([title, lines[0], rule, *lines[1:]])
 
 
+def noted(notes: Sequence[Note]) -> dict[str, str]:
+    """For drawings, by node or input: what it does besides, its scope, and the lines it comes from."""
+    lines: dict[str, dict[str, None]] = {}
+    for note in notes:
+        lines.setdefault(note.name, {})[str(note.line)] = None
+    out: dict[str, str] = {}
+    for note in notes:
+        remark = f"{note.remark}\n" if note.remark else ""
+        out.setdefault(note.name, f"{remark}{note.scope}\n{', '.join(lines[note.name])}")
+    return out
+
+
 def _in_order(graph: Graph, notes: Sequence[Note]) -> list[Note]:
     """Inputs, then nodes in topological order. A module that is called in several places has a note for each."""
     inputs = {given.name for given in graph.inputs}
