@@ -12,6 +12,7 @@ A module that is called in several places is one node with as many sites: its pa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -48,10 +49,14 @@ _NODES: dict[type[nn.Module], Callable[..., Node]] = {
 }
 """Modules of one tensor that have a node of their own."""
 
+_COMPILING = threading.RLock()
+"""Calls of modules are intercepted for one compilation at a time."""
+
 
 @contextmanager
 def intercepted() -> Iterator[None]:
     """While a model is traced, calls of modules with a value among their arguments come by here."""
+    _COMPILING.acquire()
     plain = nn.Module.__call__
 
     def traced(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -65,6 +70,7 @@ def intercepted() -> Iterator[None]:
         yield
     finally:
         nn.Module.__call__ = plain  # type: ignore[method-assign]
+        _COMPILING.release()
 
 
 def _call(
@@ -106,10 +112,8 @@ def apply(trace: Trace, module: nn.Module, args: Sequence[Any], node: Callable[.
     """A call as a proto. Several tensors go in side by side."""
     values = [trace.bring(a) for a in args]
     row = _output(trace, module, args, nest)
-    if len(values) == 1:
-        joined = values[0]
-        make: Callable[[nn.Module, Any], Node] = lambda m, key: node(m, key=key)  # noqa: E731
-    else:
+    joined = values[0]
+    if len(values) > 1:
         for value in values:
             if value.row.dim() != 1 or value.row.dtype != values[0].row.dtype:
                 trace.fail(
@@ -117,26 +121,34 @@ def apply(trace: Trace, module: nn.Module, args: Sequence[Any], node: Callable[.
                     f"{', '.join(f'{tuple(v.row.shape)} {v.row.dtype}' for v in values)}"
                 )
         joined = ops.beside(trace, values, torch.cat([v.row for v in values], -1))
-        if node is Module:
-            widths = [v.row.shape[-1] for v in values]
-            make = lambda m, key: Module(_Beside(m, widths, nest), key=key)  # noqa: E731
-        else:
-            make = lambda m, key: node(m, key=key)  # noqa: E731
+    widths = [v.row.shape[-1] if v.row.dim() else 1 for v in values]
+
+    def make(module: nn.Module, key: Any) -> Node:
+        return node(module if node is not Module else _OnRows(module, widths, nest), key=key)
+
     if id(module) not in trace.modules:
         trace.fail(f"a {type(module).__name__} is called that is no submodule of the model, so nothing would train it")
-    proto = Proto(trace.modules[id(module)].replace(".", "_"), [joined], ("out",), here(), module=module, make=make)
+    proto = Proto(trace.modules[id(module)], [joined], ("out",), here(), module=module, make=make)
     return trace.emit(proto, (trace.scope, row))
 
 
-class _Beside(nn.Module):
-    """A module of several tensors, for rows that hold them side by side."""
+class _OnRows(nn.Module):
+    """A module that was written for one row, on many: torch's own take a batch, others are mapped over the rows.
+
+    Several tensors come in side by side.
+    """
 
     def __init__(self, module: nn.Module, widths: Sequence[int], nest: Any) -> None:
         super().__init__()
         self.module, self.widths, self.nest = module, list(widths), nest
+        self.takes_batches = type(module).__module__.startswith("torch.nn.")
+
+    def _one(self, *parts: Tensor) -> Any:
+        return self.module(*rebuild(self.nest, iter(parts)))
 
     def forward(self, rows: Tensor) -> Any:
-        return self.module(*rebuild(self.nest, iter(rows.split(self.widths, -1))))
+        parts = rows.split(self.widths, -1) if len(self.widths) > 1 else (rows,)
+        return self._one(*parts) if self.takes_batches else torch.func.vmap(self._one)(*parts)
 
 
 def _output(trace: Trace, module: nn.Module, args: Sequence[Any], nest: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
     graph = compile(model, *example)          the example says what kind of arguments there are, and their shapes
     graph.instance(*arguments)                one instance, to be pumped
-    graph.bucket([arguments, ...])            several that take the same way, as one: a row of every message for each
+    graph.bucket(100, *arguments)             a hundred that take the same way, as one with a row of each in a message
     print(graph.explain())                    every value: its scope, state, key, and the line that made it
 
 The parameters are the model's own, so whatever a runtime does with the graph has been done to the model.
@@ -24,7 +24,7 @@ from ampnet.graph import Graph
 from ampnet.instance import Feed, Instance
 from ampnet.lang import moves
 from ampnet.lang.calls import intercepted
-from ampnet.lang.explain import explain
+from ampnet.lang.explain import explain, noted
 from ampnet.lang.ints import Int, function, needs_structure, parts
 from ampnet.lang.line import Line
 from ampnet.lang.lower import Note, lower, needs
@@ -98,7 +98,7 @@ def _symbol(trace: Trace, position: int, name: str, given: Any, example: Sequenc
     if isinstance(given, Space):
         return Symbol(trace, position, name, given)
     if isinstance(given, bool | int | np.integer):
-        name = trace.name(name)
+        name = trace.field(name)
         trace.scalars[name] = lambda args: _whole(args[position], name)
         return Int("scalar", name)
     raise ModelError(
@@ -109,11 +109,11 @@ def _symbol(trace: Trace, position: int, name: str, given: Any, example: Sequenc
 
 def _line(model: nn.Module) -> Line:
     """The line where the model's forward begins."""
-    try:
-        file, (_, number) = inspect.getsourcefile(type(model)), inspect.getsourcelines(type(model).forward)
-        return Line(str(file), number, linecache.getline(str(file), number).strip())
-    except (OSError, TypeError):
+    code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
+    if code is None:
         return Line("?", 0, "")
+    file, number = code.co_filename, code.co_firstlineno
+    return Line(file, number, linecache.getline(file, number).strip())
 
 
 def _whole(value: Any, name: str) -> int:
@@ -149,9 +149,7 @@ class Compiled(Graph):
         self._kinds = [type(e) for e in example]
         self._labels = _only_labels(protos)
         self._counts = [self._counter(scope) for scope in self._losses]
-        for note in self.origins:
-            places = [str(n.line) for n in self.origins if (n.name, n.pumped) == (note.name, note.pumped)]
-            self.notes.setdefault(note.name, f"{note.scope}\n{', '.join(dict.fromkeys(places))}")
+        self.notes = noted(self.origins)
 
     def module(self) -> nn.ModuleDict:
         """All parameters by node; the model itself has them too, under its own names."""
@@ -174,49 +172,37 @@ class Compiled(Graph):
 
     def instance(self, *arguments: Any) -> Instance:
         """One instance, of the arguments that ``forward`` takes. A label may be None, in inference."""
-        scalars, arrays = self._control(arguments)
-        feeds = {}
-        for proto, fields, row in self._pumps:
-            rows, places = self._payload(proto, arguments, row)
-            feeds[proto.name] = _feed(rows, places, fields, proto, scalars, 1)
-        structure = Structure(**arrays) if arrays else None
-        return Instance(feeds, structure, 1, self._results(arguments))
+        return self._made(arguments, 1)
 
     def instances(self, many: Iterable[Sequence[Any]]) -> Iterator[Instance]:
         """An instance for each tuple of arguments."""
         for arguments in many:
             yield self.instance(*arguments)
 
-    def bucket(self, many: Sequence[Sequence[Any]]) -> Instance:
-        """Several instances that take the same way (equal integers, lengths, trees), as one of several rows a message.
+    def bucket(self, count: int, *arguments: Any) -> Instance:
+        """Several instances that take the same way, as one whose messages have a row for each of them.
 
-        A bucket saves handling; it gives the mean of its instances' losses where they would give one each. Not for
-        models that put elements together (`reduce`, `messages`, `fold_tree`).
+        Wherever `instance` takes a row, this takes ``count`` of them: a tensor of shape ``[count, ...]``, a column of
+        shape ``[elements, count, ...]``. Integers, lengths and trees are those of all. A bucket saves handling; its
+        losses are the means of its instances' losses. Not for models that put elements together (`reduce`,
+        `messages`, `fold_tree`), whose rows could not be told apart.
         """
         if any(isinstance(n, Group | Ungroup) for n in self.nodes.values()):
-            raise DataError(
-                "a model that puts elements together cannot have its instances in buckets; pump them one by one"
-            )
-        if not many:
-            raise DataError("a bucket of no instances")
-        controls = [self._control(arguments) for arguments in many]
-        scalars, arrays = controls[0]
-        for number, (other, others) in enumerate(controls):
-            same = other == scalars and all(np.array_equal(arrays[name], others[name]) for name in arrays)
-            if not same:
-                raise DataError(
-                    f"instance {number} of a bucket takes another way than instance 0: {other} and {scalars}"
-                )
+            raise DataError(f"{self.name} puts elements together, so its instances cannot be in buckets: use instance")
+        if count < 1:
+            raise DataError(f"a bucket of {count} instances")
+        return self._made(arguments, count)
+
+    def _made(self, arguments: Sequence[Any], count: int) -> Instance:
+        scalars, arrays = self._control(arguments)
         feeds = {}
         for proto, fields, row in self._pumps:
-            given = [self._payload(proto, arguments, row) for arguments in many]
-            if len({len(places) for _, places in given}) > 1:
-                raise DataError(f"the instances of a bucket differ in the length of '{proto.name}'")
-            rows = [r for r, _ in given if r is not None]
-            together = torch.stack(rows, 1).flatten(0, 1) if len(rows) == len(given) else None
-            feeds[proto.name] = _feed(together, given[0][1], fields, proto, scalars, len(many))
+            rows, places = self._payload(proto, arguments, row, count)
+            if rows is not None and count > 1:
+                rows = rows.flatten(0, 1)
+            feeds[proto.name] = _feed(rows, places, fields, proto, scalars, count)
         structure = Structure(**arrays) if arrays else None
-        return Instance(feeds, structure, len(many), self._results(many[0]))
+        return Instance(feeds, structure, count, self._results(arguments))
 
     def _control(self, arguments: Sequence[Any]) -> tuple[dict[str, int], dict[str, Ints]]:
         """The integers of an instance: scalars that travel along, and arrays of its structure."""
@@ -241,12 +227,13 @@ class Compiled(Graph):
         scalars = {name: self._trace.scalars[name](arguments) for name in self._plan.scalars}
         return scalars, {name: self._trace.arrays[name](arguments) for name in self._arrays}
 
-    def _payload(self, proto: Proto, arguments: Sequence[Any], row: Tensor) -> tuple[Tensor | None, Ints]:
-        """Rows of an input, and where on its axis they are."""
+    def _payload(self, proto: Proto, arguments: Sequence[Any], row: Tensor, count: int) -> tuple[Tensor | None, Ints]:
+        """``count`` rows for each message of an input, and where on its axis they are."""
         pump = proto.pump
         assert pump is not None
         if pump.constant is not None:
-            return pump.constant.unsqueeze(0), _ZERO
+            constant = pump.constant.unsqueeze(0)
+            return constant if count == 1 else constant.expand(1, count, *row.shape), _ZERO
         assert pump.position is not None
         given = arguments[pump.position]
         if pump.column is None:
@@ -259,11 +246,13 @@ class Compiled(Graph):
         if rows is None:
             if proto.name not in self._labels:
                 raise DataError(f"'{proto.name}' is missing; only labels may be, in inference")
-        elif rows.shape[1:] != row.shape or rows.dtype != row.dtype:
-            raise DataError(
-                f"'{proto.name}' has rows of {tuple(rows.shape[1:])} {rows.dtype}; the model was compiled for "
-                f"{tuple(row.shape)} {row.dtype}"
-            )
+        else:
+            wanted = row.shape if count == 1 else (count, *row.shape)
+            if rows.shape[1:] != wanted or rows.dtype != row.dtype:
+                raise DataError(
+                    f"'{proto.name}' has {tuple(rows.shape[1:])} {rows.dtype} for a message; the model was compiled "
+                    f"for {tuple(row.shape)} {row.dtype}" + (f", of which a bucket has {count}" * (count > 1))
+                )
         return rows, places
 
     # -- how many results there will be, in inference
@@ -316,7 +305,7 @@ def _feed(
     rows: Tensor | None, places: Ints, fields: tuple[str, ...], proto: Proto, scalars: dict[str, int], each: int
 ) -> Feed:
     columns = np.zeros((len(fields), len(places)), dtype=np.int64)
-    for i, value in enumerate(scalars.values(), start=1):
+    for i, value in enumerate(scalars.values(), start=len(fields) - len(scalars)):
         columns[i] = value
     pump = proto.pump
     assert pump is not None

@@ -5,7 +5,8 @@ Each is the loop that its name says, with autograd underneath: a breakpoint in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,6 +23,16 @@ Body = Callable[..., Any]
 
 record: ContextVar[list[Judged] | None] = ContextVar("record", default=None)
 """Where losses are noted down while `Model.loss` runs the model."""
+
+
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    """Losses that are met here are nobody's."""
+    token = record.set(None)
+    try:
+        yield
+    finally:
+        record.reset(token)
 
 
 class Judged:
@@ -88,8 +99,8 @@ class Eager:
             arrived[b].append(made)
             blank = made
         if blank is None:
-            with torch.no_grad():
-                ends = [_element(values, 0)] + ([] if to is None else [_element(to, 0)])
+            ends = [_element(values, 0)] + ([] if to is None else [_element(to, 0)])
+            with torch.no_grad(), _unrecorded():
                 blank = function(*ends) if takes(function, len(ends)) else function(*ends, zero_like(edges))
         nothing = rebuild(blank, iter([torch.zeros_like(v.detach()) for v in leaves(blank)]))
         return _gathered(edges._nodes, [_together(some, reduction) if some else nothing for some in arrived])

@@ -8,6 +8,7 @@ a module called n times      one node with n sites
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from ampnet.lang.calls import make_node
 from ampnet.lang.ints import parts
 from ampnet.lang.line import Line
 from ampnet.lang.passes.rows import program_of
-from ampnet.lang.passes.uses import uses
+from ampnet.lang.passes.uses import in_loops, uses
 from ampnet.lang.scope import Scope
 from ampnet.lang.trace import Arg, Plan, Proto, Trace, Value
 from ampnet.nodes import Bcast, Concat, Linear, Rows, Sink
@@ -71,7 +72,9 @@ def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
     """(proto, input port) -> "node.port"."""
     sources: dict[int, str] = {}
     """By the id of a value: "node.port"; "" for what is pumped."""
-    for name, node, calls in _nodes(protos, plan):
+    loops = in_loops(protos)
+    # Nodes are served in the order they are declared, as far as edges allow: what a loop's rounds wait for comes first.
+    for name, node, calls in _nodes(sorted(protos, key=lambda p: id(p) in loops), plan):
         graph.add(name, node)
         for site, proto in enumerate(calls):
             for port in range(len(proto.inputs)):
@@ -134,14 +137,13 @@ def _rows(proto: Proto) -> Node:
 def _connect(graph: Graph, value: Value, source: str | None, targets: list[str], plan: Plan) -> list[Note]:
     """Lead a value to its users; where that takes a node of its own, say where it comes from."""
     name, made = value.proto.name, []
+    called = f"{name}_{value.proto.ports[value.port]}" if len(value.proto.outputs) > 1 else name
     if not targets:
-        targets = [
-            f"{name}_{value.proto.ports[value.port]}_unused" if len(value.proto.outputs) > 1 else f"{name}_unused"
-        ]
+        targets = [_free(graph, f"{called}_unused")]
         graph.add(targets[0], Sink())
         made.append(Note(targets[0], value.scope, plan.fields(value.scope), None, value.proto.line, "used nowhere"))
     if len(targets) > 1:
-        several = f"{name}_{value.proto.ports[value.port]}_bcast" if len(value.proto.outputs) > 1 else f"{name}_bcast"
+        several = _free(graph, f"{called}_bcast")
         ports = tuple(f"to{i}" for i in range(1, len(targets) + 1))
         graph.add(several, Bcast(ports, key=value.scope.key))
         for port, target in zip(ports, targets, strict=True):
@@ -154,6 +156,12 @@ def _connect(graph: Graph, value: Value, source: str | None, targets: list[str],
     else:
         graph.connect(source, targets[0])
     return made
+
+
+def _free(graph: Graph, wanted: str) -> str:
+    """A name for a node that no other has: the sites of one module are called alike."""
+    numbers = (f"{wanted}{n}" for n in itertools.count(2))
+    return next(name for name in itertools.chain([wanted], numbers) if name not in graph.nodes)
 
 
 def _note(name: str, proto: Proto, plan: Plan) -> Note:

@@ -6,7 +6,7 @@ axes, and the state of a message says where it stands on each of them:
 
     scope                          state                                  key
     instance                       (instance, steps)                      (instance)
-    instance x tokens              (instance, length, tokens)             (instance, tokens)
+    instance x tokens              (instance, tokens, length)             (instance, tokens)
     instance x atoms x round       (instance, atoms, round)               (instance, atoms, round)
 
 Scalars such as ``length`` travel along because control flow asks for them; they are the same for all messages of an
@@ -94,8 +94,8 @@ class Scope:
         return ("instance", *(a.name for a in self.axes))
 
     def fields(self, scalars: Iterable[str]) -> tuple[str, ...]:
-        """The fields of its states, where these scalars travel along."""
-        return ("instance", *scalars, *(f for a in self.axes for f in a.fields))
+        """The fields of its states, where these scalars travel along. Those of the key come first."""
+        return (*self.key, *(a.carried for a in self.axes if a.carried is not None), *scalars)
 
     def __str__(self) -> str:
         where = " × ".join(("instance", *(a.name for a in self.axes)))

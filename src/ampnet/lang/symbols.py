@@ -35,7 +35,7 @@ class Symbol(Family):
 
     def __init__(self, trace: Trace, position: int, name: str, example: Space, nodes: Symbol | None = None) -> None:
         self.trace, self.position, self.example = trace, position, example
-        size = f"{name}_length"
+        size = trace.field(f"{name}_length")
         trace.scalars[size] = lambda args: len(args[position])
         self.length = Int("scalar", size)
         self.axis = trace.axis(name, example.kind, self.length)
@@ -76,7 +76,7 @@ class Symbol(Family):
             scope = scope.guarded(self.trace.guard(self.leaf_or_branch(), way))
         label = self.axis.name if self.example.plain else f"{self.axis.name}_{name}"
         proto = Proto(
-            label if self.example.plain else self.trace.name(label), [], ("out",), here(),
+            self.trace.name(label), [], ("out",), here(),
             pump=Pump(self.position, name, self.axis),
         )  # fmt: skip
         row = torch.empty(given.shape[1:], dtype=given.dtype)

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from ampnet.errors import ModelError
+from ampnet.errors import ModelError, StateError
 from ampnet.lang import moves
 from ampnet.lang.family import Family
 from ampnet.lang.ints import Int
@@ -33,6 +33,7 @@ from ampnet.lang.spaces import Space
 from ampnet.nodes import Cond, Flatmap
 from ampnet.nodes.node import Node
 from ampnet.nodes.program import Program
+from ampnet.state import check_field_names
 
 current: ContextVar[Trace | None] = ContextVar("current", default=None)
 """The trace that is being made, while a model is compiled."""
@@ -131,13 +132,17 @@ class Trace:
         self.protos: list[Proto] = []
         self.frames: list[Frame] = []
         self.axes = 0
-        self.names: set[str] = {"instance"}
+        self.names: set[str] = set()
+        """Of nodes and inputs."""
+        self.fields: set[str] = {"instance"}
+        """Of states."""
         self.scalars: dict[str, Callable[[Sequence[Any]], int]] = {}
         """How to get each from the arguments of ``forward``."""
         self.arrays: dict[str, Callable[[Sequence[Any]], Any]] = {}
         self.checks: list[Callable[[Sequence[Any]], None]] = []
         """What the arguments of every instance must fulfil."""
-        self.modules = {id(m): name for name, m in model.named_modules(remove_duplicate=True)}
+        self.modules = {id(m): self.name(name) for name, m in model.named_modules(remove_duplicate=True) if name}
+        """What the node of a submodule is called."""
         self.parameters = {id(p): name for name, p in model.named_parameters()}
         self._brought: dict[tuple[int, int], Value] = {}
         self._parted: dict[tuple[int, int], Proto] = {}
@@ -147,18 +152,20 @@ class Trace:
     # -- names and axes
 
     def name(self, wanted: str) -> str:
-        """A name that is not taken, as much like the wanted one as can be."""
-        base = "".join(c if c.isalnum() or c == "_" else "_" for c in wanted) or "value"
-        name, n = base, 1
-        while name in self.names:
-            n += 1
-            name = f"{base}{n}"
-        self.names.add(name)
-        return name
+        """A name for a node or input that is not taken, as much like the wanted one as can be."""
+        return _free("".join(c if c.isalnum() or c == "_" else "_" for c in wanted) or "value", self.names)
+
+    def field(self, wanted: str) -> str:
+        """The same for a field of states."""
+        try:
+            check_field_names((wanted,))
+        except StateError:
+            wanted = f"{wanted.strip('_')}_"
+        return _free(wanted, self.fields)
 
     def axis(self, name: str, kind: Any, size: Int | int) -> Axis:
         self.axes += 1
-        return Axis(self.axes, self.name(name), kind, size)
+        return Axis(self.axes, self.field(name), kind, size)
 
     def guard(self, choice: Choice, way: int) -> Guard:
         return self.guards.setdefault((id(choice), way), Guard(choice, way))
@@ -313,7 +320,7 @@ class Trace:
             here(),
             lambda plan: Flatmap(moves.spread(plan, before, axis), key=after.key),
             ints=(axis.size,),
-            note=f"a copy for each of '{axis.name}'",
+            note=f"to each of {axis.name}",
         )
         return self.emit(proto, (after, value.row))
 
@@ -338,6 +345,15 @@ class Trace:
         ways = [(scope.guarded(self.guard(choice, way)), value.row) for way in range(len(choice.names))]
         self.emit(proto, *ways)
         return proto
+
+
+def _free(base: str, taken: set[str]) -> str:
+    name, n = base, 1
+    while name in taken:
+        n += 1
+        name = f"{base}{n}"
+    taken.add(name)
+    return name
 
 
 def meta(row: Tensor) -> Tensor:

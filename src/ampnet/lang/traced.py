@@ -110,7 +110,7 @@ class Traced:
             axis.size = Int("rounds", rounds)
         plain = isinstance(axis.size, int) or (axis.size.op == "scalar")
         if not plain:
-            axis.carried = trace.name(f"{axis.name}_count")
+            axis.carried = trace.field(f"{axis.name}_count")
 
         def inside(carry: Any) -> Any:
             return body(carry, Int("index", axis, axes=frozenset({axis}))) if counted else body(carry)
@@ -186,7 +186,7 @@ class Traced:
             here(),
             lambda plan: Cond(moves.going_on(plan, scope.leaving(axis), axis), ("done", "again")),
             ints=(axis.size,),
-            note=f"{axis.name} < {axis.size!r}",
+            note=f"{axis.name} < {axis.carried or repr(axis.size)}",
         )
         self.trace.emit(proto, (scope, value.row), (scope, value.row))
         return proto
@@ -201,7 +201,13 @@ class Traced:
             return Isu(there, back, when=when)
 
         proto = Proto(
-            self.trace.name(f"{axis.name}_leave"), [value], ("out",), here(), build, ints=(axis.size,), note="out of it"
+            self.trace.name(f"{axis.name}_leave"),
+            [value],
+            ("out",),
+            here(),
+            build,
+            ints=(axis.size,),
+            note="out of the loop",
         )
         return self.trace.emit(proto, (outer, value.row))
 
@@ -261,7 +267,7 @@ class Traced:
                 key=scope.key,
             ),
             arrays=(parent, siblings),
-            note=f"the children of each of '{axis.name}'",
+            note="children by parent",
         )
         inner = scope.guarded(trace.guard(choice, 0))
         grouped = trace.emit(group, (inner, value.row))
@@ -353,7 +359,7 @@ class Traced:
         proto = Proto(
             self.trace.name(f"{axis.name}_{way}"), [value], ("out",), here(),
             lambda plan: Flatmap(moves.across(plan, scope, nodes, axis, lists), key=after.key),
-            arrays=(lists, f"{lists}_start"), note=f"one for each of its '{axis.name}'",
+            arrays=(lists, f"{lists}_start"), note=f"to its {axis.name}",
         )  # fmt: skip
         return self.trace.emit(proto, (after, value.row))
 
@@ -371,7 +377,7 @@ class Traced:
                 moves.place(plan, scope, axis),
                 key=after.key,
             ),
-            arrays=(target, degree), note=f"what comes in along '{axis.name}'",
+            arrays=(target, degree), note=f"{axis.name} by target",
         )  # fmt: skip
         return self._reduced(self.trace.emit(proto, (after, value.row)), reduction)
 
@@ -421,7 +427,7 @@ class Traced:
                 moves.place(plan, scope, axis),
                 key=after.key,
             ),
-            ints=(axis.size,), puts_together=axis, note=f"all of '{axis.name}'",
+            ints=(axis.size,), puts_together=axis, note=f"all {axis.name}",
         )  # fmt: skip
         return trace.emit(proto, (after, value.row))
 

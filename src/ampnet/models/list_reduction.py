@@ -68,4 +68,8 @@ def instances(
         yield from (graph.instance(*arguments(data, i)) for i in order.tolist())
         return
     for where in buckets(data, bucket, rng):
-        yield graph.bucket([arguments(data, i) for i in where.tolist()])
+        tokens = np.ascontiguousarray(data.tokens[where, : data.lengths[where[0]]].T)
+        labels = torch.from_numpy(data.labels[where])
+        if len(where) == 1:
+            tokens, labels = tokens[:, 0], labels[0]
+        yield graph.bucket(len(where), Seq(torch.from_numpy(tokens)), labels)

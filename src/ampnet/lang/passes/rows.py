@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ampnet.lang.passes.uses import uses
+from ampnet.lang.passes.uses import in_loops, uses
 from ampnet.lang.trace import Arg, Operation, Proto, Value
 from ampnet.nodes.program import Program, Ref
 
@@ -27,7 +27,7 @@ def program_of(proto: Proto) -> Program:
 def fuse_rows(protos: Sequence[Proto]) -> list[Proto]:
     """The protos, with chains of row-wise operations as one."""
     left = list(protos)
-    loops = _loops(left)
+    loops = in_loops(left)
     while (pair := _next(left, loops)) is not None:
         first, second = pair
         _fuse(first, second)
@@ -60,47 +60,3 @@ def _fuse(first: Proto, second: Proto) -> None:
     program.out = program.inline(program_of(second), operands)
     second.program, second.inputs = program, inputs
     second.into = ("in",) if len(inputs) == 1 else tuple(f"in{i}" for i in range(1, len(inputs) + 1))
-
-
-def _loops(protos: Sequence[Proto]) -> dict[int, int]:
-    """By the id of a proto that is in a loop: which (Tarjan's strongly connected components, those of several)."""
-    before = {id(p): [v.proto for v in p.inputs if v is not None] for p in protos}
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[Proto] = []
-    on_stack: set[int] = set()
-    out: dict[int, int] = {}
-    for root in protos:
-        if id(root) in index:
-            continue
-        path: list[tuple[Proto, int]] = [(root, 0)]
-        while path:
-            proto, at = path.pop()
-            if at == 0:
-                index[id(proto)] = low[id(proto)] = len(index)
-                stack.append(proto)
-                on_stack.add(id(proto))
-            for i in range(at, len(before[id(proto)])):
-                other = before[id(proto)][i]
-                if id(other) not in index:
-                    path += [(proto, i), (other, 0)]
-                    break
-                if id(other) in on_stack:
-                    low[id(proto)] = min(low[id(proto)], low[id(other)])
-            else:
-                if low[id(proto)] == index[id(proto)]:
-                    _close(proto, stack, on_stack, out)
-    return out
-
-
-def _close(proto: Proto, stack: list[Proto], on_stack: set[int], out: dict[int, int]) -> None:
-    """Take a finished component off the stack."""
-    members = []
-    while True:
-        member = stack.pop()
-        on_stack.discard(id(member))
-        members.append(member)
-        if member is proto:
-            break
-    if len(members) > 1:
-        out.update({id(m): id(proto) for m in members})

@@ -1,4 +1,4 @@
-"""Uses: who uses what a proto gives."""
+"""Uses: who uses what a proto gives, and which protos are in a loop together."""
 
 from __future__ import annotations
 
@@ -21,3 +21,47 @@ def redirect(users: Sequence[tuple[Proto, int]], new: Value) -> None:
     """Let them use another value instead."""
     for proto, port in users:
         proto.inputs[port] = new
+
+
+def in_loops(protos: Sequence[Proto]) -> dict[int, int]:
+    """By the id of a proto that is in a loop: which (Tarjan's strongly connected components, those of several)."""
+    before = {id(p): [v.proto for v in p.inputs if v is not None] for p in protos}
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[Proto] = []
+    on_stack: set[int] = set()
+    out: dict[int, int] = {}
+    for root in protos:
+        if id(root) in index:
+            continue
+        path: list[tuple[Proto, int]] = [(root, -1)]
+        while path:
+            proto, at = path.pop()
+            if at < 0:
+                index[id(proto)] = low[id(proto)] = len(index)
+                stack.append(proto)
+                on_stack.add(id(proto))
+            for i in range(max(at, 0), len(before[id(proto)])):
+                other = before[id(proto)][i]
+                if id(other) not in index:
+                    path += [(proto, i), (other, -1)]
+                    break
+                if id(other) in on_stack:
+                    low[id(proto)] = min(low[id(proto)], low[id(other)])
+            else:
+                if low[id(proto)] == index[id(proto)]:
+                    _close(proto, stack, on_stack, out)
+    return out
+
+
+def _close(proto: Proto, stack: list[Proto], on_stack: set[int], out: dict[int, int]) -> None:
+    """Take a finished component off the stack."""
+    members = []
+    while True:
+        member = stack.pop()
+        on_stack.discard(id(member))
+        members.append(member)
+        if member is proto:
+            break
+    if len(members) > 1:
+        out.update({id(m): id(proto) for m in members})
