@@ -1,0 +1,106 @@
+"""Models against themselves: what a compiled model computes must be what the same model computes when it runs eagerly.
+
+`assert_compiled` is all it takes to test a model of your own: gradients, losses and predictions of the graph against
+plain torch with autograd, in any order of messages that ``settings`` lead to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampnet.instance import Stream
+from ampnet.lang import Compiled, Model, compile
+from ampnet.runtime.inline import Inline
+from ampnet.testing.leaks import assert_at_rest
+from ampnet.testing.oracle import TOLERANCE, assert_close
+
+
+def assert_compiled(
+    model: Model,
+    instances: Sequence[Sequence[Any]],
+    *,
+    graph: Compiled | None = None,
+    tolerance: float = TOLERANCE,
+    **settings: Any,
+) -> Compiled:
+    """The compiled model must give the gradients, losses and predictions of the eager one. Returns the graph.
+
+    ``instances`` holds the arguments of ``forward``, one tuple an instance. ``graph`` is the compiled model; without
+    it, the model is compiled by its first instance. ``settings`` are those of `Inline`. The model and its data should
+    be in float64. Checks that nothing is left behind, in training and in inference.
+    """
+    graph = compile(model, *instances[0]) if graph is None else graph
+    assert_close(compiled_gradients(graph, instances, **settings), model_gradients(model, instances), tolerance)
+    assert_judged(graph, model, instances, tolerance=tolerance, **settings)
+    return graph
+
+
+def model_gradients(model: Model, instances: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
+    """Autograd's gradients of the sum of all losses of all instances, by the model's own names. Runs eagerly."""
+    named = dict(model.named_parameters())
+    total = torch.stack([model.loss(*arguments) for arguments in instances]).sum()
+    grads = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), grads, strict=True)}
+
+
+def compiled_gradients(graph: Compiled, instances: Sequence[Sequence[Any]], **settings: Any) -> dict[str, Tensor]:
+    """The message path's gradients of all instances, by the model's own names. Zeros for what no loss depends on.
+
+    Updates are frozen, and the sums are left at zero. Checks that nothing is left behind.
+    """
+    names = {id(p): name for name, p in graph.model.named_parameters()}
+    out = {name: torch.zeros_like(p).detach() for name, p in graph.model.named_parameters()}
+    sums = [(p, t) for n in graph.parameterised().values() for p, t in _sums(n)]
+    for _, total in sums:
+        total.zero_()
+    with Inline(graph, update=None, **settings) as runtime:
+        runtime.train(graph.instances(instances))
+        assert_at_rest(runtime)
+    for parameter, total in sums:
+        out[names[id(parameter)]] += total
+        total.zero_()
+    return out
+
+
+def _sums(node: Any) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(node.parameters.values(), node.updater.sums, strict=True))
+
+
+def assert_judged(
+    graph: Compiled,
+    model: Model,
+    instances: Sequence[Sequence[Any]],
+    *,
+    tolerance: float = TOLERANCE,
+    **settings: Any,
+) -> None:
+    """In inference, every instance must have the eager model's losses: as many, of the same predictions and mean."""
+    with Inline(graph, update=None, **settings) as runtime:
+        streams = [Stream([graph.instance(*arguments)], False, f"{i}", True) for i, arguments in enumerate(instances)]
+        stats = {int(s.name): s for s in runtime.run(streams)}
+        assert_at_rest(runtime)
+    for i, arguments in enumerate(instances):
+        with torch.no_grad():
+            judged = model.judge(*arguments)
+        found = [rows for _, _, rows in stats[i].predictions[0]]
+        if len(found) != len(judged):
+            raise AssertionError(f"instance {i}: {len(found)} losses compiled, {len(judged)} eagerly")
+        want = torch.stack([j.value for j in judged]).mean()
+        got = torch.tensor(stats[i].loss, dtype=want.dtype)
+        assert_close({f"mean loss of instance {i}": got}, {f"mean loss of instance {i}": want}, tolerance)
+        for j in judged:
+            _take_nearest(found, j.prediction, f"instance {i}, loss '{j.name}'", tolerance)
+
+
+def _take_nearest(found: list[Tensor], prediction: Tensor, what: str, tolerance: float) -> None:
+    """Losses come in any order: the nearest prediction of the same size is the one that is meant."""
+    want = prediction.reshape(-1)
+    gaps = [float((f.reshape(-1) - want).abs().max()) if f.numel() == want.numel() else torch.inf for f in found]
+    nearest = min(range(len(found)), key=gaps.__getitem__)
+    if not gaps[nearest] <= tolerance * max(1.0, float(want.abs().max())):
+        raise AssertionError(f"{what}: no prediction is within {tolerance} of {want.tolist()}; {gaps[nearest]:.3g} off")
+    del found[nearest]
