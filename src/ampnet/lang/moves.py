@@ -107,12 +107,16 @@ def going_on(plan: Plan, scope: Scope, axis: Axis, last: bool = False) -> Callab
     """Whether there is another round (or: whether that was the last)."""
     fields = plan.fields(scope.entering(axis))
     k = fields.index(axis.name)
-    if axis.carried is not None:
+    if axis.carried is not None and not last:
         n = fields.index(axis.carried)
-        return (lambda s: s.columns[k] == s.columns[n]) if last else (lambda s: s.columns[k] < s.columns[n])
+        return lambda s: s.columns[k] < s.columns[n]
     count = _of(axis.size, fields)
-    if last:
-        return _arity(lambda s, v: s.columns[k] == count(s, v), needs_structure(axis.size))
+    if last:  # the number that is carried along is that of the loop, too: a made-up state may have any
+        counters = [fields.index(name) for name in axis.fields]
+        return _arity(
+            lambda s, v: (s.columns[counters] == np.broadcast_to(count(s, v), (len(s),))).all(0),
+            needs_structure(axis.size),
+        )
     if isinstance(axis.size, int):
         most = axis.size
         return lambda s: s.columns[k] < most

@@ -6,6 +6,7 @@ input of the graph, a column of integers an array of the instance's structure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from ampnet.lang.family import Family
 from ampnet.lang.ints import Int
 from ampnet.lang.line import here
+from ampnet.lang.nest import takes
 from ampnet.lang.scope import Axis, Choice, Scope
 from ampnet.lang.spaces import Edges, Space, Tree
 from ampnet.lang.trace import Proto, Pump, Trace, Value, meta
@@ -110,18 +112,16 @@ class Symbol(Family):
             self._choice = Choice(Int("lookup", self.array("leaf"), self.index), ("branch", "leaf"))
         return self._choice
 
-    def arity(self) -> int:
-        """How many children inner nodes have."""
+    def arity(self, branch: Callable[..., Any]) -> int:
+        """How many children inner nodes have: as many as those of the example, or as the branch function takes."""
         assert isinstance(self.example, Tree)
         arity = self.example._arity()
-        if not arity:
+        if arity == 0:  # an example without inner nodes
+            arity = next((n for n in range(1, 9) if takes(branch, n)), None)
+        if arity is None:
             self.trace.fail(
-                "how many children the branch function is called with cannot be told from the example tree: "
-                + (
-                    "it has no inner node"
-                    if arity == 0
-                    else "its inner nodes differ; use fold_tree(..., reduction='sum')"
-                )
+                "the inner nodes of the example tree differ in their number of children, so the branch function cannot "
+                "take them one by one; use fold_tree(..., reduction='sum')"
             )
         position = self.position
         self.trace.checks.append(lambda args: args[position]._check_arity(arity))

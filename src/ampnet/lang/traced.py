@@ -220,7 +220,7 @@ class Traced:
         if not isinstance(tree, Symbol) or tree.axis.kind != "tree":
             trace.fail(f"fold_tree folds a Tree, got {type(tree).__name__}")
         axis = tree.axis
-        arity = 1 if reduction is not None else tree.arity()
+        arity = 1 if reduction is not None else tree.arity(branch)
         choice = tree.leaf_or_branch()
         with trace.inside(axis):
             with trace.inside(trace.guard(choice, 1)):
