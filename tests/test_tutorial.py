@@ -1,0 +1,34 @@
+"""The tutorial runs as it stands, prints what it shows, and its picture is that of its graph."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.pages import ROOT, run_page
+
+PAGE = ROOT / "docs" / "tutorial.md"
+
+
+def test_the_tutorial_runs_and_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng():
+        names = run_page(PAGE, "tutorial.py")
+    assert [p.name for p in tmp_path.iterdir()] == ["tree_lstm.svg"]
+    text = PAGE.read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```mermaid\n(.*?)```", text, re.S)
+    assert shown == names["graph"].mermaid()
+    assert names["trained"].loss < 0.5
+    assert names["tested"].metrics["accuracy"] > 0.9
+
+
+def test_the_tutorial_names_every_combinator() -> None:
+    from ampnet.lang import combinators
+
+    text = PAGE.read_text(encoding="utf-8")
+    ours = [f for f in vars(combinators).values() if getattr(f, "__module__", "") == combinators.__name__]
+    for name in (f.__name__ for f in ours if not f.__name__.startswith("_")):
+        assert f"| `{name}(" in text, name
