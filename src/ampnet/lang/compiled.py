@@ -149,6 +149,7 @@ class Compiled(Graph):
         self._kinds = [type(e) for e in example]
         self._labels = _only_labels(protos)
         self._counts = [self._counter(scope) for scope in self._losses]
+        self._structured = any(node.needs_structure for node in self.nodes.values())
         self.notes = noted(self.origins)
 
     def module(self) -> nn.ModuleDict:
@@ -201,7 +202,7 @@ class Compiled(Graph):
             if rows is not None and count > 1:
                 rows = rows.flatten(0, 1)
             feeds[proto.name] = _feed(rows, places, fields, proto, scalars, count)
-        structure = Structure(**arrays) if arrays else None
+        structure = Structure(**arrays) if self._structured else None
         return Instance(feeds, structure, count, self._results(arguments))
 
     def _control(self, arguments: Sequence[Any]) -> tuple[dict[str, int], dict[str, Ints]]:

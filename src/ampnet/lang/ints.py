@@ -276,7 +276,11 @@ def parts(*values: Int | int | None) -> Iterator[Int]:
 
 
 def needs_structure(value: Int | int) -> bool:
-    return any(part.op == "lookup" for part in parts(value))
+    """Whether it can be told of real states only: it looks into their structure, or a loop's condition decides it.
+
+    (Graphs are checked on made-up states before a run; for one of those, a loop may never end.)
+    """
+    return any(part.op in ("lookup", "rounds") for part in parts(value))
 
 
 def function(value: Int | int, fields: Sequence[str]) -> Callable[..., Any]:
