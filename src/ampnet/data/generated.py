@@ -56,7 +56,7 @@ def random_tree(leaves: int, rng: np.random.Generator) -> Ints:
 def molecules(
     count: int, seed: int, features: int = 10, kinds: int = 4, most_atoms: int = 20
 ) -> Iterator[tuple[Seq, Edges, Tensor]]:
-    """For `Qm9`: random trees of atoms without rings. The target depends on which atoms are neighbours."""
+    """For `Qm9`: random trees of atoms without rings. Every bond of kind 0 adds how much its two atoms differ."""
     rng = np.random.default_rng((seed, 3))
     for _ in range(count):
         n = int(rng.integers(3, most_atoms + 1))
@@ -68,7 +68,7 @@ def molecules(
         x[np.arange(n), atom] = 1
         atoms = Seq(x=torch.from_numpy(x))
         bonds = Edges(atoms, np.concatenate((a, b)), np.concatenate((b, a)), kind=np.concatenate((kind, kind)))
-        value = float(((atom[a] - atom[b]) * (kind == 0)).sum()) / features
+        value = float((np.abs(atom[a] - atom[b]) * (kind == 0)).sum()) / features
         yield atoms, bonds, torch.tensor([value])
 
 
