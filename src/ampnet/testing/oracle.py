@@ -31,7 +31,7 @@ def assert_close(got: Mapping[str, Tensor], want: Mapping[str, Tensor], toleranc
     """Fail, naming every tensor that differs and by how much."""
     faults = [f"{name}: only on one side" for name in got.keys() ^ want.keys()]
     for name in got.keys() & want.keys():
-        a, b = got[name], want[name]
+        a, b = got[name].detach(), want[name].detach()
         if a.shape != b.shape:
             faults.append(f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)}")
             continue

@@ -65,7 +65,7 @@ class _Spaces:
 
 
 class WrittenModel(Model):
-    """A program as a model. Its arguments are drawn by `instances`."""
+    """A program as a model. Its arguments are drawn by `written_instances`."""
 
     def __init__(self, program: Program, seed: int = 0) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ def written_programs(max_leaves: int = 5) -> st.SearchStrategy[Program]:
 
 
 @st.composite
-def instances(draw: st.DrawFn, most: int = 4) -> list[tuple[Any, ...]]:
+def written_instances(draw: st.DrawFn, most: int = 4) -> list[tuple[Any, ...]]:
     """Random arguments of `WrittenModel`: 1 to 3 tokens, 0 to 4 edges, binary trees of 1 to 3 leaves."""
     shapes = draw(
         st.lists(
