@@ -85,3 +85,14 @@ class StallError(AmpnetError):
             + "".join(f"\n  - {line}" for line in lines[:20])
             + (f"\n  - ... and {len(lines) - 20} more" if len(lines) > 20 else "")
         )
+
+
+class WorkerDied(AmpnetError):
+    """A worker process is gone, or does not answer. ``worker`` names it; the run is over, and so are all its workers."""
+
+    def __init__(self, worker: str, how: str) -> None:
+        self.worker, self.how = worker, how
+        super().__init__(
+            f"worker '{worker}' {how}. All workers of the run were ended; the weights are as they were then. A new "
+            f"runtime on the graph can go on from there"
+        )

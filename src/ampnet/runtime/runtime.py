@@ -1,0 +1,242 @@
+"""Runtime: what all runtimes do alike. They differ in where the nodes are.
+
+    pump ──> the nodes work ──> answers to the controller ──> retire ──> pump ...
+
+A runtime checks the graph, gives nodes their update policies, and lets a `Controller` pump streams of instances until
+the last one has retired. How messages get to the nodes and back is the affair of each: `Inline` has one worker in this
+process, `Processes` has several in processes of their own.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from ampnet.controller import Controller, Progress
+from ampnet.errors import GraphError
+from ampnet.events.log import Announcer, Begin, Listener, Rest
+from ampnet.graph import CONTROLLER, End, Graph
+from ampnet.instance import Instance, Stream, StreamStats
+from ampnet.message import Messages
+from ampnet.nodes.loss import Loss
+from ampnet.schedule import Schedule
+from ampnet.state import Column
+from ampnet.structure import Structure
+from ampnet.update.policy import Update
+from ampnet.worker import Counts
+
+
+class Runtime:
+    """Base of the runtimes: a context manager that owns its workers. See the head of this file."""
+
+    kind = "?"
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        update: Update | None,
+        updates: Mapping[str, Update | None] | None,
+        max_active_keys: int,
+        max_batch: int | None,
+        enough_rows: int | None,
+        schedule: str | Schedule,
+        seed: int,
+        listeners: Sequence[Listener],
+        clock: Callable[[], float],
+    ) -> None:
+        for name, value in (("max_batch", max_batch), ("enough_rows", enough_rows)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+        self.graph, self.clock = graph, clock
+        self._announce = self._announcer(listeners)
+        self.settings: dict[str, Any] = {
+            "runtime": self.kind,
+            "max_active_keys": max_active_keys,
+            "max_batch": max_batch,
+            "enough_rows": enough_rows,
+            "schedule": schedule if isinstance(schedule, str) else type(schedule).__name__,
+            "seed": seed,
+        }
+        self._wiring = graph.validate()
+        graph.runtime = weakref.ref(self)
+        _adopt(graph, update, dict(updates or {}))
+        self.settings["updates"] = {name: _summary(node.updater.policy) for name, node in graph.parameterised().items()}
+        labels = {End(name, 1) for name, node in graph.nodes.items() if isinstance(node, Loss)}
+        self._ends = [self._wiring.forward[End(CONTROLLER, i)] for i in range(len(graph.inputs))]
+        self.controller = Controller(
+            {i.name: i.fields for i in graph.inputs},
+            [i.name for i, end in zip(graph.inputs, self._ends, strict=True) if end in labels],
+            max_active_keys,
+            post=self._post,
+            shelve=self._shelve,
+            retire=self._retire,
+            forget=self._forget,
+            flush=self._flush,
+            announce=self._announce,
+            clock=clock,
+        )
+
+    # -- what each runtime does in its own way
+
+    def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
+        return Announcer(listeners)
+
+    def _post(self, port: int, messages: Messages) -> None:
+        """Pumped messages, for an input."""
+        raise NotImplementedError
+
+    def _shelve(self, structures: Mapping[int, Structure]) -> None:
+        raise NotImplementedError
+
+    def _retire(self, instances: Column, train: bool) -> None:
+        raise NotImplementedError
+
+    def _forget(self, instances: Column) -> None:
+        raise NotImplementedError
+
+    def _flush(self) -> None:
+        raise NotImplementedError
+
+    def _start(self, streams: Iterable[Stream]) -> Iterable[Stream]:
+        """Make ready for a run over these streams; gives them back, or others that hold the same instances."""
+        return streams
+
+    def _turn(self) -> None:
+        """Let something happen. Raises `StallError` where nothing can."""
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        """The last instance has retired: wait until nodes have heard of all that was said to them."""
+
+    def _abandon(self) -> None:
+        """After an error: forget all that is in flight."""
+        raise NotImplementedError
+
+    def held(self) -> dict[str, int]:
+        """Every queue and cache that is not empty; empty at rest."""
+        raise NotImplementedError
+
+    def counts(self) -> Counts:
+        """Invocations and messages so far."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the run, if one is going on, and let go of everything."""
+        raise NotImplementedError
+
+    # -- what all do alike
+
+    def run(
+        self,
+        streams: Iterable[Stream],
+        *,
+        together: bool = False,
+        barrier: bool = False,
+        on_end: Callable[[StreamStats], None] | None = None,
+        on_turn: Callable[[Progress], None] | None = None,
+        turn_seconds: float = 0.1,
+    ) -> list[StreamStats]:
+        """Pump streams until every instance has retired. Returns what came of each, in the order of their ends.
+
+        Streams follow one another without a barrier unless ``barrier``; with ``together`` they are pumped in turns.
+        ``on_end`` hears of a stream's end at once and may call ``stop()``; ``on_turn`` hears of progress now and then.
+        """
+        controller = self.controller
+        if self.graph.runtime is None or self.graph.runtime() is not self:
+            raise GraphError(["another runtime was made on this graph since; its nodes work for that one now"])
+        controller.on_end = on_end if on_end is not None else lambda stats: None
+        due = time.monotonic() + turn_seconds
+        turn = 0
+        try:
+            with torch.no_grad(), _fewer_collections():
+                streams = self._start(streams)
+                if self._announce.wants(Begin):
+                    self._announce(Begin(self.clock(), {**self.settings, "together": together, "barrier": barrier}))
+                controller.begin(streams, together=together, barrier=barrier)
+                controller.pump()
+                while controller.busy:
+                    self._turn()
+                    controller.pump()
+                    turn += 1
+                    if on_turn is not None and turn & 15 == 0 and time.monotonic() >= due:
+                        progress = controller.progress()
+                        if progress is not None:
+                            on_turn(progress)
+                        due = time.monotonic() + turn_seconds
+                self._settle()
+        except BaseException:
+            controller.abandon()
+            self._abandon()
+            raise
+        if self._announce.wants(Rest):
+            self._announce(Rest(self.clock(), self.held()))
+        return list(controller.finished)
+
+    def train(self, instances: Iterable[Instance], *, name: str = "train") -> StreamStats:
+        """One epoch of training over these instances."""
+        return self.run([Stream(instances, True, name)])[0]
+
+    def infer(
+        self, instances: Iterable[Instance], *, name: str = "infer", keep_predictions: bool = False
+    ) -> StreamStats:
+        """Predictions, losses and metrics of these instances. Changes nothing."""
+        return self.run([Stream(instances, False, name, keep_predictions)])[0]
+
+    def stop(self) -> None:
+        """Pump nothing more; what is in flight still comes back."""
+        self.controller.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def _fewer_collections() -> Iterator[None]:
+    """Python's cycle collector looks around every few hundred new objects; a run makes many, and no cycles.
+
+    What was there before the run (torch alone has some hundred thousand objects) need not be looked at again and again.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], 50_000), *before[1:])
+    freeze = gc.get_freeze_count() == 0
+    if freeze:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if freeze:
+            gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+def _summary(policy: Update | None) -> dict[str, Any] | None:
+    """A policy in plain data; None: frozen."""
+    if policy is None:
+        return None
+    plain = ("min_update_frequency", "count", "average", "clip_norm", "clip_value", "weights")
+    return {name: getattr(policy, name) for name in plain}
+
+
+def _adopt(graph: Graph, update: Update | None, updates: dict[str, Update | None]) -> None:
+    """Give each node with parameters its policy."""
+    nodes = graph.parameterised()
+    unused = [p for p in updates if p not in nodes and not any(fnmatchcase(name, p) for name in nodes)]
+    if unused:
+        raise GraphError([f"updates names '{p}', but no node with parameters is called that" for p in unused])
+    for name, node in nodes.items():
+        matching = [other for pattern, other in updates.items() if fnmatchcase(name, pattern)]
+        node.updater.adopt(updates[name] if name in updates else (matching[-1] if matching else update))
