@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampnet.cli import main
+from ampnet.models import registry
 
 
 def test_mermaid_text_by_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,6 +16,21 @@ def test_mermaid_text_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert "flowchart" in text
     for node in ("embedding", "tokens_phi", "cell", "tokens_cond", "loss"):
         assert node in text
+
+
+@pytest.mark.parametrize("model", registry.GRAPHS)
+def test_every_model_can_be_drawn(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draw", model]) == 0
+    text = capsys.readouterr().out
+    graph = registry.build(model)
+    for name in graph.nodes:
+        assert f'"{name}<br/>' in text
+
+
+@pytest.mark.parametrize(("cell", "node"), [("relu", "Linear 256→128"), ("gru", "GRU cell"), ("lstm", "LSTM cell")])
+def test_the_cell_of_list_reduction(cell: str, node: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draw", "list-reduction", "--cell", cell]) == 0
+    assert node in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -36,7 +52,9 @@ def test_a_picture_in_the_format_of_its_ending(
         (["list-reduction", "-o", "graph.gif"], "the ending of graph.gif says no format; use one of .svg, .png"),
         (["list-reduction", "-o", "none/graph.svg"], "there is no folder none"),
         (["chess"], "invalid choice: 'chess'"),
-        ([], "the following arguments are required: workload"),
+        ([], "the following arguments are required: MODEL"),
+        (["qm9", "--cell", "gru"], "--cell: only list-reduction has cells to choose from, not qm9"),
+        (["list-reduction", "--cell", "elman"], "--cell: invalid choice: 'elman'"),
     ],
 )
 def test_a_bad_request_is_one_line(

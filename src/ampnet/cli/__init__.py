@@ -1,4 +1,4 @@
-"""The command line: ``ampnet train``, ``ampnet check``, ``ampnet draw``.
+"""The command line: ``ampnet train``, ``ampnet check``, ``ampnet draw``, ``ampnet explain``.
 
 Exit codes:
 
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from ampnet._version import __version__
-from ampnet.cli import check, draw, train
+from ampnet.cli import check, draw, explain, train
 from ampnet.cli.options import Parser, UsageError
 from ampnet.errors import AmpnetError
 
@@ -30,7 +30,7 @@ def make_parser() -> Parser:
     common = Parser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error (default: off)")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for command in (train, check, draw):
+    for command in (train, check, draw, explain):
         command.add_parser(commands, common)
     return parser
 

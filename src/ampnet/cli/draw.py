@@ -1,4 +1,4 @@
-"""``ampnet draw WORKLOAD``: the graph of a workload, as a picture or as Mermaid text."""
+"""``ampnet draw MODEL``: the graph of a model, as a picture or as Mermaid text."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ampnet.cli.models import add_model, built
 from ampnet.cli.options import Parser, file_to_write
-from ampnet.models import list_reduction
 
-WORKLOADS = {"list-reduction": list_reduction.build}
-"""How to build the graph of each."""
 ENDINGS = (".svg", ".png", ".pdf", ".mmd")
 
 
 def add_parser(commands: Any, common: Parser) -> None:
     """Add the command to the parser of all commands."""
     parser = commands.add_parser(
-        "draw", parents=[common], help="draw the graph of a workload", description="Draw the graph of a workload."
+        "draw",
+        parents=[common],
+        help="draw the graph of a model",
+        description="Draw the graph of a model that ships with the package.",
     )
-    parser.add_argument("workload", choices=tuple(WORKLOADS), help=f"one of: {', '.join(WORKLOADS)}")
+    add_model(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -39,7 +40,7 @@ def _picture(text: str) -> Path:
 
 def run(args: argparse.Namespace) -> int:
     """Write the picture, or print the Mermaid text."""
-    text = WORKLOADS[args.workload]().draw(args.output)
+    text = built(args).draw(args.output)
     if args.output is None:
         print(text.rstrip("\n"))
     return 0
