@@ -98,7 +98,7 @@ def assert_judged(
 
 def _take_nearest(found: list[Tensor], prediction: Tensor, what: str, tolerance: float) -> None:
     """Losses come in any order: the nearest prediction of the same size is the one that is meant."""
-    want = prediction.reshape(-1)
+    want = prediction.detach().reshape(-1)
     gaps = [float((f.reshape(-1) - want).abs().max()) if f.numel() == want.numel() else torch.inf for f in found]
     nearest = min(range(len(found)), key=gaps.__getitem__)
     if not gaps[nearest] <= tolerance * max(1.0, float(want.abs().max())):
