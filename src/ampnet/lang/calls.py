@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ampnet.errors import GraphError
 from ampnet.lang import ops
@@ -53,21 +54,47 @@ _COMPILING = threading.RLock()
 """Calls of modules are intercepted for one compilation at a time."""
 
 
+class Bare(TorchFunctionMode):
+    """Functions of nothing but parameters. Torch would work them out at once, and the model would go on with the
+    weights of that moment for ever."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        trace, given = current.get(), list(leaves((args, kwargs or {})))
+        bare = any(isinstance(a, nn.Parameter) for a in given) and not any(isinstance(a, Value) for a in given)
+        name = getattr(function, "__name__", "")
+        if trace is None or not bare or name in _ABOUT:
+            return function(*args, **(kwargs or {}))
+        if name == "__get__":  # an attribute: shape and dtype are known, views such as T are values
+            found = function(*args)
+            what = getattr(getattr(function, "__self__", None), "__name__", "")
+            return ops.attribute(trace.value(args[0]), what) if isinstance(found, Tensor) else found
+        values = [trace.value(a) if isinstance(a, nn.Parameter) else a for a in given]
+        args, kwargs = rebuild((args, kwargs or {}), iter(values))
+        return ops.call(function, args, kwargs)
+
+
+_ABOUT = {"size", "dim", "numel", "stride", "is_floating_point", "is_complex", "__len__", "__repr__", "__format__"}
+"""What can be asked of a parameter without asking for its numbers."""
+
+
 @contextmanager
 def intercepted() -> Iterator[None]:
-    """While a model is traced, calls of modules with a value among their arguments come by here."""
+    """While a model is traced, calls of modules with a value (or parameter) among their arguments come by here."""
     _COMPILING.acquire()
     plain = nn.Module.__call__
 
     def traced(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         trace = current.get()
-        if trace is None or not any(isinstance(a, Value) for a in leaves((args, kwargs))):
+        if trace is None or not any(isinstance(a, Value | nn.Parameter) for a in leaves((args, kwargs))):
             return plain(module, *args, **kwargs)
         return _call(trace, module, args, kwargs, lambda: plain(module, *args, **kwargs))
 
     nn.Module.__call__ = traced  # type: ignore[method-assign]
     try:
-        yield
+        with Bare():
+            yield
     finally:
         nn.Module.__call__ = plain  # type: ignore[method-assign]
         _COMPILING.release()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ampnet.errors import ModelError
 from ampnet.lang.line import here
 from ampnet.lang.trace import Arg, Operation, Proto, Trace, Value, current, in_place, meta
 
@@ -94,6 +95,8 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             return args[0]
         trace.fail(f"'{name}' draws random numbers, anew at every call; use an nn.Dropout submodule of the model")
     kwargs = {k: v for k, v in kwargs.items() if k not in ("inplace", "out")}
+    if name == "__getitem__" and isinstance(args[0], Value):
+        return index(*args)
     if name in ("cat", "concat", "concatenate", "hstack"):
         made = _cat(trace, args, kwargs, name)
         if made is not None:
@@ -153,6 +156,8 @@ def _try(trace: Trace, function: Callable[..., Any], args: Any, kwargs: Any) -> 
     """What a function makes of rows, by shape and dtype alone."""
     try:
         return function(*_rows(args), **_rows(kwargs))
+    except ModelError:
+        raise
     except Exception as error:
         shapes = ", ".join(f"{tuple(v.row.shape)}" for v in _values((args, kwargs)))
         trace.fail(
@@ -205,10 +210,12 @@ def anything(trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], 
     if isinstance(result, Tensor):
         return operation(trace, "call", operands, result, name, function=_named(applied, name))
     if isinstance(result, tuple | list) and all(isinstance(r, Tensor) for r in result):
-        return tuple(
+        picked = [
             operation(trace, "call", operands, row, name, function=_named(_picked(applied, i), name))
             for i, row in enumerate(result)
-        )
+        ]
+        named = isinstance(result, tuple) and hasattr(result, "n_fields")  # values and indices, say
+        return type(result)(picked) if named else tuple(picked)
     if isinstance(result, bool | int | float | torch.Size | torch.dtype | tuple):
         return result  # of the shape, not of the numbers
     return trace.fail(f"torch's {name} gives a {type(result).__name__}, which is not known while the model is compiled")

@@ -226,12 +226,12 @@ class Traced:
             with trace.inside(trace.guard(choice, 1)):
                 pack = Pack(trace, leaf(tree.element()))
             values = [self._phi(f"{axis.name}_phi", [lane.value, None], ("leaf", "branch")) for lane in pack.lanes]
-            rising = [self._rise(tree, value) for value in values]
+            flat = [value if reduction is not None else self._shaped(value, (-1,)) for value in values]
+            rising = [self._rise(tree, value) for value in flat]
             with trace.inside(trace.guard(choice, 0)):
                 children = [self._children(tree, proto.outputs[0], choice, arity, reduction) for proto in rising]
-                widths = [v.row.shape[-1] if v.row.dim() else 1 for v in values]
                 given = [
-                    pack.unpacked([_nth(trace, c, i, w, arity) for c, w in zip(children, widths, strict=True)])
+                    pack.unpacked([self._nth(c, i, v.row, arity) for c, v in zip(children, values, strict=True)])
                     for i in range(arity)
                 ]
                 made = branch(*given) if takes(branch, arity) else branch(*given, tree.element())
@@ -240,7 +240,17 @@ class Traced:
                 head.proto.inputs[1] = value
             nodes = self._family(axis, pack.unpacked(values))
         tops = [self._top(tree, proto.outputs[1]) for proto in rising]
-        return nodes, pack.unpacked(tops)
+        return nodes, pack.unpacked([self._shaped(t, v.row.shape) for t, v in zip(tops, values, strict=True)])
+
+    def _shaped(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """A row in another shape: children are put side by side as flat rows."""
+        same = value.row.dim() == 1 if shape == (-1,) else value.row.shape == shape
+        return value if same else ops.anything(self.trace, torch.reshape, (value, tuple(shape)), {})
+
+    def _nth(self, children: Value, i: int, row: torch.Tensor, arity: int) -> Value:
+        width = row.numel()
+        one = children if arity == 1 else ops.cut(self.trace, children, i * width, (i + 1) * width)
+        return self._shaped(one, row.shape)
 
     def _rise(self, tree: Symbol, value: Value) -> Proto:
         """Parts the root from the other nodes."""
@@ -392,10 +402,18 @@ class Traced:
             return options[index](*args)
         choice = Choice(index, tuple(f"option{i}" for i in range(len(options))), here())
         packs: list[Pack] = []
+        silent = 0
         for way, option in enumerate(options):
             with trace.inside(trace.guard(choice, way)):
                 made = option(*args)
+                if made is None and silent == way:  # it is there for its losses
+                    silent += 1
+                    continue
+                if silent:
+                    trace.fail("some options of a choice give a value, and others nothing (None)")
                 packs.append(Pack(trace, made, like=packs[0] if packs else None, what="the options of a choice"))
+        if not packs:
+            return None
         joined = []
         for i, lane in enumerate(packs[0].lanes):
             with trace.inside(*frames(lane.axis)):
@@ -468,7 +486,3 @@ class Traced:
             self.trace.fail(
                 f"prediction {tuple(a.shape)} {a.dtype} and label {tuple(b.shape)} {b.dtype} of squared_error differ"
             )
-
-
-def _nth(trace: Trace, children: Value, i: int, width: int, arity: int) -> Value:
-    return children if arity == 1 else ops.cut(trace, children, i * width, (i + 1) * width)
