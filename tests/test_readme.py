@@ -1,4 +1,4 @@
-"""The README's model runs and prints what the README says it prints; the examples of the docs run."""
+"""The first model prints what README and docs say; the files they name exist; the testing page's examples run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 
 
-def test_the_first_model_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    text = README.read_text(encoding="utf-8")
-    code, shown = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.S)[0]
-    exec(compile(code, str(README), "exec"), {"__name__": "readme"})
+@pytest.mark.parametrize("page", ["README.md", "docs/ir.md"])
+def test_the_first_model_prints_what_the_page_shows(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same model twice: written for one instance, and wired by hand."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    ((code, shown),) = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.S)
+    with torch.random.fork_rng():
+        exec(compile(code, page, "exec"), {"__name__": "first_model"})
     printed = capsys.readouterr().out
     words, wanted = re.findall(r"[a-z ]+", printed), re.findall(r"[a-z ]+", shown)
     assert words == wanted
@@ -23,16 +28,17 @@ def test_the_first_model_prints_what_the_readme_shows(capsys: pytest.CaptureFixt
     assert error < 2 * shown_error + 0.01
 
 
-def test_every_file_the_readme_names_exists() -> None:
-    text = README.read_text(encoding="utf-8")
-    for path in re.findall(r"`((?:docs|src|bench)/[\w/.]*)`", text):
-        assert (README.parent / path).exists(), path
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))])
+def test_every_file_that_the_docs_name_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for path in re.findall(r"`(?:python )?((?:docs|src|bench|examples|tests)/[\w/.]*)(?:::\w*\*?)?`", text):
+        assert (ROOT / path).exists(), path
 
 
 def test_the_examples_of_the_testing_page_run() -> None:
     page = README.parent / "docs" / "testing.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     shared: dict[str, object] = {"__name__": "testing_page"}
     for block in blocks:
         exec(compile(block, str(page), "exec"), shared)
