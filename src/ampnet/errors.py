@@ -96,3 +96,7 @@ class WorkerDied(AmpnetError):
             f"worker '{worker}' {how}. All workers of the run were ended; the weights are as they were then. A new "
             f"runtime on the graph can go on from there"
         )
+
+
+class TransportError(AmpnetError):
+    """A frame cannot be sent, or bytes from another process are not what they must be. Says what was wrong."""

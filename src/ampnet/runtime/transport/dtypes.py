@@ -1,0 +1,72 @@
+"""The dtypes that can travel, each with its number on the wire.
+
+NumPy does not know all dtypes of torch (bfloat16, the float8s). Their bytes travel as integers of the same size: the
+*carrier*. Numbers are for ever: new dtypes go to the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ampnet.errors import TransportError
+
+
+class Coded(NamedTuple):
+    """A dtype that can travel."""
+
+    code: int
+    dtype: torch.dtype
+    carrier: torch.dtype
+    """What its bytes travel as."""
+    array: np.dtype[Any]
+    """The carrier, to NumPy."""
+
+    @property
+    def native(self) -> bool:
+        """Whether NumPy knows it."""
+        return self.carrier is self.dtype
+
+
+_NATIVE = ["bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"]
+_NATIVE += ["float16", "float32", "float64", "complex64", "complex128"]
+_CARRIED = {
+    "bfloat16": "int16",
+    "complex32": "int32",
+    "float8_e4m3fn": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
+}
+_PAIRS = [(name, name) for name in _NATIVE] + list(_CARRIED.items())
+CODED = {
+    code: Coded(code, getattr(torch, name), getattr(torch, carrier), np.dtype(carrier))
+    for code, (name, carrier) in enumerate(_PAIRS, start=1)
+}
+"""By number. 0 is none of them."""
+BY_DTYPE = {coded.dtype: coded for coded in CODED.values()}
+BY_ARRAY = {coded.array: coded for coded in CODED.values() if coded.native}
+
+
+def raw(tensor: Tensor) -> tuple[Coded, NDArray[Any]]:
+    """A tensor's memory as an array of its carrier; a copy only where the values do not lie on the CPU as they are."""
+    coded = BY_DTYPE.get(tensor.dtype)
+    if coded is None:
+        raise TransportError(f"a tensor of {tensor.dtype} cannot be sent; it has no number on the wire")
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not tensor.is_cpu:
+        tensor = tensor.cpu()
+    if tensor.is_complex():
+        tensor = tensor.resolve_conj()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if coded.carrier is not coded.dtype:
+        tensor = tensor.view(coded.carrier)
+    array: NDArray[Any] = tensor.numpy()
+    return coded, array

@@ -1,0 +1,237 @@
+"""Endpoint: one party's end of all its rings. Sends without ever waiting, receives whatever is there, sleeps on a bell.
+
+    send ──> ring has room? ──yes──> in the ring ──> receiver sleeps? ring its bell
+                    └──no──> outbox (in order) ──flush──> in the ring, when the receiver has given some back
+
+    receive: records of all senders ──> batches of one kind are put together, straight from the rings ──> space back
+
+Nobody ever blocks on a full ring, so two parties that flood each other both go on receiving, and drain.
+
+**No wake-up is lost.** The receiver raises its flag and *then* looks at its rings once more, before it sleeps; the
+sender writes to the ring and *then* looks at the flag. One of the two must see the other, if a store is not overtaken
+by the load after it. x86 lets that happen (it is the one order it does not keep), so both sides put a fence between:
+taking a lock is an instruction that waits until all stores before it can be seen.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+
+from ampnet.errors import TransportError
+from ampnet.runtime.transport.frames import Batch, Frame, Note
+from ampnet.runtime.transport.ring import Part, Record, Ring, flat, size_of
+from ampnet.runtime.transport.wire import Arrived, Decoder, Encoder, assemble
+
+SPIN = 0.0
+"""Seconds to look out for something before sleeping."""
+FLAG = 16
+"""Words from one party's flag to the next: no two on one cache line, or on its neighbour."""
+ROOM = 1e-3
+"""Seconds between two looks at whether there is room for what is in the outbox."""
+
+_fence = Lock()
+
+
+@dataclass(slots=True, eq=False)
+class Way:
+    """Both ways between this party and another one."""
+
+    ring_in: Ring
+    ring_out: Ring
+    bell: int
+    """The other's."""
+    encoder: Encoder = field(default_factory=Encoder)
+    decoder: Decoder = field(default_factory=Decoder)
+
+
+class Endpoint:
+    """What party ``party`` sends and receives by. Made by `Mesh.endpoint`; one thread of one process uses it.
+
+    Guarantees: frames of one sender arrive once, whole and in order. What was received is the receiver's own copy;
+    what was sent may not be changed before it has left the outbox, which holds for messages anyway (a payload that
+    was sent is never written to again, see `ampnet.message`) and is taken care of for notes.
+    """
+
+    def __init__(
+        self,
+        party: int,
+        ways: dict[int, Way],
+        flags: memoryview,
+        bell: int,
+        *,
+        causal: bool = False,
+        spin: float = SPIN,
+    ) -> None:
+        self.party, self.spin = party, spin
+        self._ways = ways
+        self._flags, self._bell = flags, bell
+        self._rings_in = [way.ring_in for way in ways.values()]
+        together: deque[tuple[int, Record]] = deque()
+        self._outbox = {to: together if causal else deque[tuple[int, Record]]() for to in ways}
+        self._boxes = [together] if causal else list(self._outbox.values())
+        self._poll = select.poll()
+        self._poll.register(bell, select.POLLIN)
+        self._also: tuple[int, ...] = ()
+
+    # Sending.
+
+    def send(self, to: int, frame: Frame) -> None:
+        """Send a frame to another party: into the ring, or into the outbox while there is no room. Never blocks."""
+        way = self._ways.get(to)
+        if way is None:
+            raise TransportError(f"party {self.party} cannot send to party {to}; it can to {sorted(self._ways)}")
+        box = self._outbox[to]
+        for record in way.encoder.encode(frame):
+            if (not box or self._drain(box)) and self._write(to, way, record):
+                continue
+            if isinstance(frame, Note):  # its arrays may be changed once this returns
+                record = [bytes(flat(part)) for part in record]
+            elif size_of(record) > way.ring_out.largest:
+                record = [flat(part) for part in record]
+            box.append((to, record))
+
+    def flush(self) -> bool:
+        """Move on what waits in the outbox, as far as there is room. True when it is empty."""
+        empty = True
+        for box in self._boxes:
+            if box and not self._drain(box):
+                empty = False
+        return empty
+
+    def pending(self) -> int:
+        """How many records wait in the outbox."""
+        return sum(map(len, self._boxes))
+
+    def _drain(self, box: deque[tuple[int, Record]]) -> bool:
+        while box:
+            to, record = box[0]
+            if not self._write(to, self._ways[to], record):
+                return False
+            box.popleft()
+        return True
+
+    def _write(self, to: int, way: Way, record: Sequence[Part]) -> bool:
+        ring = way.ring_out
+        before = ring.written
+        done = ring.try_write(record)
+        if ring.written != before:  # also where only some fragments went
+            with _fence:
+                pass
+            if self._flags[FLAG * to]:
+                os.eventfd_write(way.bell, 1)
+        return done
+
+    # Receiving.
+
+    def receive(self, last: Sequence[int] = ()) -> list[tuple[int, Frame]]:
+        """All that has arrived: (sender, frame), in order for each sender.
+
+        Batches of one kind (target, direction, training or not, fields, dtype and shape of a row) are put together,
+        also those of different senders; the sender named is the first one's. A batch never changes places with a note
+        of its sender.
+
+        Senders named in ``last`` are looked at last, and what they sent comes first. So where such a sender told
+        something to this party before it told another one, who sent a frame here thereafter, this party sees what
+        it was told before it sees the frame. (This needs a `causal` endpoint at that sender.)
+        """
+        frames = self._take([p for p in self._ways if p not in last] if last else self._ways)
+        if last:
+            frames = self._take(last) + frames
+        for ring in self._rings_in:
+            ring.release()
+        return frames
+
+    def _take(self, senders: Iterable[int]) -> list[tuple[int, Frame]]:
+        out: list[tuple[int, Note | list[Arrived]]] = []
+        open_batches: dict[tuple[object, ...], tuple[int, list[Arrived]]] = {}
+        for sender in senders:
+            way = self._ways[sender]
+            read, decode = way.ring_in.read, way.decoder.decode
+            floor = -1
+            try:
+                while (record := read()) is not None:
+                    frame = decode(record)
+                    if isinstance(frame, Arrived):
+                        place, parts = open_batches.get(frame.key, (-1, None))
+                        if parts is not None and place > floor:
+                            parts.append(frame)
+                        else:
+                            parts = [frame]
+                            open_batches[frame.key] = len(out), parts
+                            out.append((sender, parts))
+                    elif frame is not None:
+                        floor = len(out)
+                        out.append((sender, frame))
+            except TransportError as error:
+                raise TransportError(f"party {self.party} cannot read what party {sender} sent: {error}") from error
+        return [(sender, _batch(item) if isinstance(item, list) else item) for sender, item in out]
+
+    # Sleeping.
+
+    def wait(self, timeout: float, also: Sequence[int] = ()) -> bool:
+        """Sleep until something may have arrived, what is in the outbox has moved on, or one of the file descriptors
+        ``also`` is readable. False after ``timeout`` seconds without any of it.
+        """
+        if self._ready() or self._moved():
+            return True
+        deadline = time.perf_counter() + timeout
+        if self.spin and timeout > 0:
+            until = min(deadline, time.perf_counter() + self.spin)
+            while time.perf_counter() < until:
+                if self._ready():
+                    return True
+        if tuple(also) != self._also:
+            self._listen(tuple(also))
+        place = FLAG * self.party
+        self._flags[place] = 1
+        try:
+            with _fence:
+                pass
+            while True:
+                if self._ready() or self._moved():
+                    return True
+                left = max(deadline - time.perf_counter(), 0.0)
+                found = self._poll.poll(1e3 * (min(left, ROOM) if any(self._boxes) else left))
+                if found:
+                    if any(fd == self._bell for fd, _ in found):
+                        os.eventfd_read(self._bell)
+                    return True
+                if left <= 0.0:
+                    return False
+        finally:
+            self._flags[place] = 0
+
+    def _ready(self) -> bool:
+        return any(ring.ready() for ring in self._rings_in)
+
+    def _moved(self) -> bool:
+        """Move the outbox on; whether it moved."""
+        if not any(self._boxes):
+            return False
+        before = self.pending()
+        self.flush()
+        return self.pending() < before
+
+    def _listen(self, also: tuple[int, ...]) -> None:
+        for fd in set(self._also) - set(also):
+            self._poll.unregister(fd)
+        for fd in set(also) - set(self._also):
+            self._poll.register(fd, select.POLLIN)
+        self._also = also
+
+    def close(self) -> None:
+        """Forget the outbox. The rings and bells are the mesh's."""
+        for box in self._boxes:
+            box.clear()
+        self._ways, self._rings_in = {}, []
+
+
+def _batch(parts: list[Arrived]) -> Batch:
+    first = parts[0]
+    return Batch(first.target, first.direction, assemble(parts))

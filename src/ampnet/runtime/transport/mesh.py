@@ -1,0 +1,99 @@
+"""Mesh: the memory and the bells between the processes (*parties*) of one machine.
+
+All of it is made in one process before the others are forked from it, and inherited: nothing has a name, so nothing
+is left behind whoever is killed.
+
+                 to 0        to 1        to 2              each way a ring in shared memory of its own
+    from 0         .       ring 0>1    ring 0>2            each party a bell (an eventfd, to be woken by)
+    from 1     ring 1>0        .       ring 1>2                       and a flag: "I sleep, ring the bell"
+    from 2     ring 2>0    ring 2>1        .
+
+    mesh = Mesh(3)
+    if os.fork() == 0:
+        endpoint = mesh.endpoint(1) ...
+
+A ring's memory is taken from the machine when it is first written to; a ring that is kept empty touches little of it
+(see `ampnet.runtime.transport.ring`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+from types import TracebackType
+
+from ampnet.errors import TransportError
+from ampnet.runtime.transport.endpoint import FLAG, SPIN, Endpoint, Way
+from ampnet.runtime.transport.ring import LINE, Ring
+
+CAPACITY = 8 << 20
+
+
+class Mesh:
+    """Rings between all of ``parties``, ``capacity`` bytes each. Make it before forking; close it in every process."""
+
+    def __init__(self, parties: int, capacity: int = CAPACITY) -> None:
+        if platform.machine() not in ("x86_64", "AMD64"):
+            raise TransportError(
+                f"rings in shared memory rely on the memory order of x86; this is a machine of {platform.machine()}"
+            )
+        self.parties = parties
+        self.capacity = -(-capacity // LINE) * LINE
+        self._memory: list[mmap.mmap] = []
+        self._views: list[memoryview] = []
+        self._rings: dict[tuple[int, int], Ring] = {}
+        self._bells: list[int] = []
+        try:
+            self._flags = self._share(8 * FLAG * parties).cast("q")
+            self._views.append(self._flags)
+            for sender in range(parties):
+                self._bells.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+                for receiver in range(parties):
+                    if sender != receiver:
+                        self._rings[sender, receiver] = Ring(self._share(Ring.size(self.capacity)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _share(self, size: int) -> memoryview:
+        self._memory.append(mmap.mmap(-1, size))  # anonymous and shared: seen by this process and its children
+        self._views.append(memoryview(self._memory[-1]))
+        return self._views[-1]
+
+    def endpoint(self, party: int, *, causal: bool = False, spin: float | None = None) -> Endpoint:
+        """This party's end of all its rings; to be used in that party's process, by one thread.
+
+        ``causal``: what this party sends later, to whomever, is in no ring before what it sent earlier, to whomever.
+        ``spin``: seconds to look out for something before sleeping (None: `SPIN`, or none where there are more
+        parties than cores).
+        """
+        if not 0 <= party < self.parties:
+            raise TransportError(f"there is no party {party}; there are {self.parties}")
+        if spin is None:
+            spin = SPIN if self.parties <= len(os.sched_getaffinity(0)) else 0.0
+        others = [p for p in range(self.parties) if p != party]
+        ways = {p: Way(self._rings[p, party], self._rings[party, p], self._bells[p]) for p in others}
+        return Endpoint(party, ways, self._flags, self._bells[party], causal=causal, spin=spin)
+
+    def close(self) -> None:
+        """Let go of all memory and bells in this process. Endpoints must not be used any more."""
+        for ring in self._rings.values():
+            ring.close()
+        ends = [view.release for view in reversed(self._views)] + [memory.close for memory in self._memory]
+        for end in ends:
+            try:
+                end()
+            except BufferError:  # a traceback still holds a view of a record; the memory goes with it
+                continue
+        for bell in self._bells:
+            os.close(bell)
+        self._rings, self._views, self._memory, self._bells = {}, [], [], []
+
+    def __enter__(self) -> Mesh:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
