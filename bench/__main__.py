@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bench import invocations, list_reduction
+from bench import invocations, list_reduction, permuted_layers
 from bench.machine import describe
 
 RESULTS = Path(__file__).parent / "results"
@@ -27,7 +27,8 @@ def main() -> int:
     torch.set_num_threads(1)
     out: dict[str, Any] = {"machine": describe()}
     checks: list[tuple[str, bool]] = []
-    for name, part in (("invocations", invocations), ("list_reduction", list_reduction)):
+    parts = {"invocations": invocations, "list_reduction": list_reduction, "permuted_layers": permuted_layers}
+    for name, part in parts.items():
         out[name], found = part.run(args.seconds, args.repeats)
         checks += found
     args.out.mkdir(parents=True, exist_ok=True)

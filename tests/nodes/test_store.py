@@ -137,3 +137,28 @@ def test_marks_follow_when_keys_widen() -> None:
     packer.pack(States.of(instance=[2**33], t=[2**12]))
     again = States.of(instance=np.arange(5), t=np.arange(5))
     assert marks.take(Messages(None, again)) == 1
+
+
+def test_small_batches_that_keep_coming_back_as_they_went_are_kept_apart() -> None:
+    """In step, nothing is copied; as soon as batches come back in another composition, they share blocks again."""
+    store = Store(Packer(), "the store")
+
+    def kept_apart() -> bool:
+        rows = torch.randn(8, 3)
+        states = States.of(instance=np.arange(8))
+        store.put(store.packer.pack(states), (rows,))
+        _, parts = store.take(Messages(None, states))
+        kept = gather(parts, 0)
+        assert kept is not None
+        assert torch.equal(kept, rows)
+        return kept.data_ptr() == rows.data_ptr()
+
+    seen = [kept_apart() for _ in range(12)]
+    assert not seen[0] and seen[-1] and seen == sorted(seen)
+    for first in range(0, 80, 8):
+        put(store, list(range(first, first + 8)), 1)
+    for first in range(8):
+        numbers = list(range(first, 80, 8))
+        assert take(store, numbers) == {n: [[n, 0.0]] for n in numbers}
+    assert not kept_apart()
+    assert len(store) == 0

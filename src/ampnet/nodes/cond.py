@@ -39,6 +39,8 @@ class Cond(Node):
         if not len(choice):
             return []
         ports = len(self.outputs)
+        if len(choice) == 1 and 0 <= (port := int(choice[0])) < ports:
+            return [forward_to(port, messages)]
         if choice.min() < 0 or choice.max() >= ports:
             at = np.flatnonzero((choice < 0) | (choice >= ports))[:1]
             state = messages.states.take(at).describe()

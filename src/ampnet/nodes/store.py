@@ -3,7 +3,8 @@
 A forward batch and the backward batches of the same messages differ in composition, so what is kept must be found
 message by message. A key leads to a **ticket**, (record, position). A large batch is its own record, kept as the
 tensors it came with; small batches are copied one behind the other into an open **block**, so that a backward batch
-put together from many of them is gathered from few places:
+put together from many of them is gathered from few places. A store from which batches keep coming back as they went
+(many instances in step) puts them into records of their own, however small, and copies nothing:
 
     put   [k0 k1 k2] large   ->  record 7 = the tensors themselves
     put   [k3] small         ->  block 8: . . . k3 _ _ _ _
@@ -35,6 +36,10 @@ from ampnet.state import Column, Ints, States
 _SPARSE = 4
 _SMALL = 256
 """Batches of fewer single-row messages than this are copied into a block."""
+_TINY = 4
+"""Batches of fewer messages always go into a block."""
+_TRUST = 8
+"""How often batches must have come back as they went, for the next ones to be kept apart."""
 _BLOCK = 4096
 """Messages of the largest blocks."""
 _POSITION = 32
@@ -109,6 +114,8 @@ class Store(Keyed):
         self._records: dict[int, Record] = {}
         self._open: dict[int, Record] = {}
         self._next = 0
+        self._whole = 0
+        """Rises with batches that come back as they went, falls with those that do not."""
         self.may_hold_empty = False
         """Whether a batch without rows was ever put here (gradients that are not there)."""
 
@@ -134,7 +141,7 @@ class Store(Keyed):
         if n == 0:
             return
         record = None
-        if offsets is None and n < _SMALL and not alone:
+        if offsets is None and n < _SMALL and not alone and (self._whole < _TRUST or n < _TINY):
             record = self._append(keys, rows, states, tag)
         if record is None:
             if any(r is None for r in rows):
@@ -236,6 +243,8 @@ class Store(Keyed):
         if first >= 0 and tickets[-1] == first + n - 1 and (n <= 2 or tickets == list(range(first, first + n))):
             part = Part(self._records[first >> _POSITION], slice(first & _MASK, (first & _MASK) + n))
             self._release(part.record, part.positions, n)
+            if n >= _TINY and self._whole < 2 * _TRUST:
+                self._whole += 1
             return messages, None, [part]
         return self._search(messages, np.array(tickets))
 
@@ -274,6 +283,7 @@ class Store(Keyed):
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
             messages, tickets, numbers = messages.take(order), tickets[order], numbers[order]
+        self._whole = max(0, self._whole - _TRUST)
         positions = tickets & _MASK
         cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
         parts = []
