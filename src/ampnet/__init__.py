@@ -16,12 +16,14 @@ from ampnet.errors import (
     PayloadError,
     StallError,
     StateError,
+    WorkerDied,
 )
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream, StreamStats, feed
 from ampnet.lang import Edges, Model, Seq, Tree, compile
 from ampnet.message import Messages
 from ampnet.runtime.inline import Inline
+from ampnet.runtime.processes import Processes
 from ampnet.state import States
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
@@ -41,6 +43,7 @@ __all__ = [
     "NodeError",
     "PairingError",
     "PayloadError",
+    "Processes",
     "Seq",
     "StallError",
     "StateError",
@@ -50,6 +53,7 @@ __all__ = [
     "Structure",
     "Tree",
     "Update",
+    "WorkerDied",
     "__version__",
     "compile",
     "feed",

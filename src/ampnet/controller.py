@@ -302,10 +302,11 @@ class Controller:
         for opened, gone in done.values():
             for number in gone:
                 del self._in_flight[number]
+            at = self.clock() if self._announce.wants(Retire) else 0.0
             self._retire(np.array(gone), train)
             if self._announce.wants(Retire):
                 left, more = len(self._in_flight), bool(self._open)
-                self._announce(Retire(self.clock(), opened.stream.name, train, tuple(gone), left, more))
+                self._announce(Retire(at, opened.stream.name, train, tuple(gone), left, more))
         if done:
             self._close_drained()
             if not self._open and not (self._barrier and self._in_flight):

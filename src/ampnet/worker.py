@@ -34,7 +34,7 @@ from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Node, Outputs, Report
 from ampnet.nodes.transform import Parameterised
 from ampnet.schedule import Lane, Route, Schedule
-from ampnet.state import Column, States
+from ampnet.state import Column, Ints, States
 from ampnet.structure import Shelf, Structure
 
 Send = Callable[[End, Direction, Messages], None]
@@ -89,6 +89,9 @@ class Worker:
         self._hands_on = schedule.hands_on
         self._make_routes(wiring)
         self._trains = [n for n in self.nodes.values() if isinstance(n, Parameterised)]
+        self._numbers = {name: i for i, name in enumerate(self.nodes)}
+        self.pulse: Ints | None = None
+        """Where to note which node is being served, for whoever watches from another process."""
         self._needs_structure = {n for n, node in self.nodes.items() if node.needs_structure}
 
     def _make_lanes(self) -> list[Lane]:
@@ -199,6 +202,8 @@ class Worker:
                 return ()
         noted = self._noted[direction]
         began = self.clock() if noted else 0.0
+        if self.pulse is not None:
+            self.pulse[2] = self._numbers[node.name]
         self._invocations += 1
         self._messages += messages.states.columns.shape[1]
         try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Retire, Updated
+from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Rest, Retire, Updated
 from ampnet.events.rules import Rule, Violation
 from ampnet.events.staleness import Recount
 
@@ -70,7 +70,12 @@ class HonestStaleness(Rule):
 
 
 class UpdateRule(Rule):
-    """P8: when a node updates, and with how much."""
+    """P8: when a node updates, and with how much.
+
+    Where nodes are in processes of their own, they hear of retirements and of the end of an epoch later than the
+    controller tells of them: then an update must not count more instances than have retired, and what is left over is
+    looked at when the run is over.
+    """
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
         super().__init__(found, complete)
@@ -89,6 +94,10 @@ class UpdateRule(Rule):
         """(position, update) of which the retirement has yet to be told."""
         self._versions: dict[str, tuple[int, int]] = {}
         """(counted, claimed) version of each node, in this run."""
+        self._apart = False
+        """Whether nodes are in processes of their own."""
+        self._counted: Counter[str] = Counter()
+        """Instances in the updates of each node, where they are."""
 
     def __call__(self, event: Event) -> None:
         if self._awaiting and not isinstance(event, Updated | Retire | Begin):
@@ -100,9 +109,12 @@ class UpdateRule(Rule):
                 self._updated(event)
             case Retire(train=True):
                 self._retire(len(event.instances))
-            case Epoch(train=True):
-                self._epoch(event)
+            case Epoch(train=True) if not self._apart:
+                self._left_over(f"the epoch of stream '{event.stream}'", event)
+            case Rest() if self._apart:
+                self._left_over("the run", None)
             case Begin():
+                self._apart = event.settings.get("runtime") not in ("inline", None)
                 self._versions.clear()
                 self._awaiting.clear()  # where the run before was cut short
             case _:
@@ -120,7 +132,7 @@ class UpdateRule(Rule):
             overdue = before >= frequency or self._gradients[node] > frequency
             came = f"{self._gradients[node]} gradients came in"
         else:
-            overdue = unit == "instances" and retired >= frequency and before > 0
+            overdue = unit == "instances" and retired >= frequency and before > 0 and not self._apart
             came = f"{retired} instances retired"
         if overdue and node not in self._overdue:
             self._overdue.add(node)
@@ -141,12 +153,21 @@ class UpdateRule(Rule):
             self._check_messages(event, gradients)
         elif not gradients:
             self._wrong(event, "no gradient came in since the one before")
+        elif self._apart:
+            self._check_apart(event)
         elif event.reason == "full" and not self._since(node) == event.count >= event.frequency:
             self._awaiting.append((self.position, event))
             return
         elif event.count != max(1, self._since(node)):  # gradients of the next epoch's first instances may be in it
             self._wrong(event, f"{self._since(node)} retired since the one before")
         self._retired_at[node] = self._retired
+
+    def _check_apart(self, event: Updated) -> None:
+        self._counted[event.node] += event.count
+        if self._counted[event.node] > self._retired and event.reason == "full":
+            self._wrong(event, f"with those before it, {self._counted[event.node]}; {self._retired} have retired")
+        elif event.reason == "full" and event.count < event.frequency:
+            self._wrong(event, f"a full one holds at least min_update_frequency={event.frequency}")
 
     def _check_messages(self, event: Updated, gradients: int) -> None:
         full = event.reason == "full"
@@ -182,14 +203,14 @@ class UpdateRule(Rule):
         """Instances retired since gradients began to come in after the node's last update."""
         return self._retired - self._retired_at[node]
 
-    def _epoch(self, event: Epoch) -> None:
-        if math.isnan(event.loss) and not event.metrics:
+    def _left_over(self, after: str, event: Epoch | None) -> None:
+        if event is not None and math.isnan(event.loss) and not event.metrics:
             return  # a stream without instances: it had nothing to flush
         for node, gradients in self._gradients.items():
             if gradients:
                 doubt = Violation(
                     "P8",
-                    f"node '{node}' has {gradients} gradients left over after the epoch of stream '{event.stream}'",
+                    f"node '{node}' has {gradients} gradients left over after {after}",
                     self.position,
                 )
                 if node in self._policy:

@@ -39,6 +39,7 @@ from ampnet.nodes import (
     TreeLstmBranch,
     TreeLstmLeaf,
 )
+from ampnet.nodes.module import not_row_wise
 from ampnet.nodes.node import Node
 
 _NODES: dict[type[nn.Module], Callable[..., Node]] = {
@@ -120,6 +121,9 @@ def _call(
     own = list(module.parameters(recurse=False)) + list(module.buffers(recurse=False))
     if not own or module is trace.model:
         return inside()
+    fault = not_row_wise(module)
+    if fault is not None:
+        trace.fail(fault)
     if kwargs:
         trace.fail(f"{kind.__name__} is called with keyword arguments; pass tensors by position")
     return apply(trace, module, list(leaves(args)), Module, args)

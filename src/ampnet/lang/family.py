@@ -48,6 +48,13 @@ class Family:
     def __iter__(self) -> Any:
         self._refuse("a Python 'for'")
 
+    def __len__(self) -> int:
+        raise ModelError(
+            f"len(...) asks for the number of elements of {self.over}, which differs from instance to instance; the "
+            f".length of a Seq, Tree or Edges is that number, as an integer of the instance",
+            here(),
+        )
+
     def __getitem__(self, index: object) -> Any:
         self._refuse("an index")
 

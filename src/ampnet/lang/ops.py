@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.errors import ModelError
+from ampnet.lang.ints import Int
 from ampnet.lang.line import here
 from ampnet.lang.trace import Arg, Operation, Proto, Trace, Value, current, in_place, meta
 
@@ -331,6 +332,11 @@ def index(value: Value, at: Any) -> Value:
     simple = [i for i in items if i is not Ellipsis]
     if any(isinstance(i, Value) for i in items):
         trace.fail("a tensor indexed by a tensor: use an nn.Embedding, torch.gather or torch.take_along_dim")
+    if any(isinstance(i, Int) for i in items):
+        trace.fail(
+            "a tensor is indexed by an integer of the instance, so where to look differs from message to message: make "
+            "it a column of a Seq, or choose(...) among the parts"
+        )
     only_last = len(simple) == 1 and isinstance(simple[0], slice) and simple[0].step in (None, 1)
     if only_last and (value.row.dim() == 1 or (len(items) == 2 and items[0] is Ellipsis)):
         start, stop, _ = simple[0].indices(value.row.shape[-1])
@@ -345,7 +351,6 @@ def _binary(name: str, swapped: bool) -> Callable[..., Any]:
 
     def apply(self: Value, other: Any) -> Any:
         from ampnet.lang.family import Family
-        from ampnet.lang.ints import Int
 
         trace = trace_of((self,))
         if isinstance(other, Int | Family):

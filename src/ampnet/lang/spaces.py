@@ -15,15 +15,16 @@ The same objects are handed to a model that runs eagerly and to `Compiled.instan
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ampnet.errors import DataError
+from ampnet.errors import DataError, ModelError
 from ampnet.lang.family import Family
+from ampnet.lang.line import here
 from ampnet.state import Ints
 
 Column = Tensor | Ints
@@ -51,6 +52,13 @@ class Space:
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> NoReturn:
+        raise ModelError(
+            f"a Python 'for' goes through {self!r}; each(function, elements) and fold(function, elements, start) work on "
+            f"the elements",
+            here(),
+        )
 
     @property
     def length(self) -> int:

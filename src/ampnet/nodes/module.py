@@ -27,14 +27,9 @@ class Module(Parameterised):
     """Any row-wise module. Slower than a node with its own backward: the forward runs twice."""
 
     def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
-        for name, inner in module.named_modules():
-            if isinstance(inner, _REFUSED):
-                raise GraphError(
-                    [
-                        f"{type(inner).__name__} ('{name or 'itself'}') is not row-wise and repeatable; "
-                        f"put a Dropout node or a LayerNorm in its place"
-                    ]
-                )
+        fault = not_row_wise(module)
+        if fault is not None:
+            raise GraphError([fault])
         super().__init__(module, key)
         self._checked = False
 
@@ -67,6 +62,17 @@ class Module(Parameterised):
 
     def describe(self) -> str:
         return type(self.module).__name__
+
+
+def not_row_wise(module: nn.Module) -> str | None:
+    """What is known to be wrong with a module, from its kind alone."""
+    for name, inner in module.named_modules():
+        if isinstance(inner, _REFUSED):
+            return (
+                f"{type(inner).__name__} ('{name or 'itself'}') is not row-wise and repeatable; put a Dropout node or a "
+                f"LayerNorm in its place"
+            )
+    return None
 
 
 def check_row_wise(y: object, x: Tensor, version: int) -> Tensor:

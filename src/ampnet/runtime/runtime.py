@@ -117,6 +117,9 @@ class Runtime:
     def _settle(self) -> None:
         """The last instance has retired: wait until nodes have heard of all that was said to them."""
 
+    def _rested(self) -> None:
+        """The run is over, and all has been said about it."""
+
     def _abandon(self) -> None:
         """After an error: forget all that is in flight."""
         raise NotImplementedError
@@ -178,7 +181,9 @@ class Runtime:
             self._abandon()
             raise
         if self._announce.wants(Rest):
-            self._announce(Rest(self.clock(), self.held()))
+            held = self.held()
+            self._announce(Rest(self.clock(), held))
+        self._rested()
         return list(controller.finished)
 
     def train(self, instances: Iterable[Instance], *, name: str = "train") -> StreamStats:

@@ -57,13 +57,14 @@ class Updater:
         self._touched = False
         self._stash: dict[int, list[Tensor]] = {}
 
-    def rebind(self) -> None:
+    def rebind(self, keep: Callable[[Tensor], Tensor] = lambda total: total) -> None:
         """Look at the parameters anew, after they were moved or cast. Sums start from zero.
 
-        ``weights`` share memory with the parameters, so the optimizer's in-place steps are seen at once.
+        ``weights`` share memory with the parameters, so the optimizer's in-place steps are seen at once. ``keep`` may
+        put the sums elsewhere.
         """
         self.weights = [p.detach() for p in self.parameters]
-        self.adding = Sums(torch.zeros_like(w, dtype=_sum_dtype(w)) for w in self.weights)
+        self.adding = Sums(keep(torch.zeros_like(w, dtype=_sum_dtype(w))) for w in self.weights)
 
     @property
     def sums(self) -> Sums:

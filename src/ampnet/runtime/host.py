@@ -1,0 +1,224 @@
+"""Host: the main loop of a worker process.
+
+    [1] take in what has arrived      what the controller said first, then messages; both in order
+    [2] one turn of the worker        the same `Worker` as inline
+    [3] send what did not fit before
+    [4] nothing to do: sleep until something arrives
+
+It ends when it is told to, or when the process that made it is gone. An error in a node is told to the controller; from
+then on the worker only waits to hear that the run was abandoned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from ampnet.events.log import Announcer, Event, to_json
+from ampnet.graph import CONTROLLER, End, Graph, Wiring
+from ampnet.message import Messages
+from ampnet.nodes.node import Direction, Report
+from ampnet.runtime.protocol import (
+    Kind,
+    Ports,
+    error_note,
+    report_note,
+    structures_of,
+)
+from ampnet.runtime.transport import Batch, Endpoint, Note
+from ampnet.schedule import Schedule
+from ampnet.state import Column, Ints
+from ampnet.worker import Worker
+
+_NAP = 0.1
+"""Seconds after which a sleeping worker looks whether its maker still lives."""
+_EVENTS = 256
+"""Events that are sent together."""
+_FORGOTTEN = 100_000
+"""Instances of inferences that are remembered as over."""
+
+
+class Host:
+    """A worker, its endpoint, and the loop."""
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        graph: Graph,
+        wiring: Wiring,
+        schedule: Schedule,
+        endpoint: Endpoint,
+        *,
+        hosts: dict[str, int],
+        controller: int,
+        max_batch: int | None,
+        enough_rows: int | None,
+        kinds: Sequence[type[Event]],
+        pulse: Ints,
+        parent: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
+        self.hosts, self.controller, self.parent, self.pulse = hosts, controller, parent, pulse
+        self.ports = Ports(graph)
+        self.era = self.sent = self.received = 0
+        self.failed = self.over = False
+        self.events: list[Event] = []
+        self.forgotten: Ints = np.zeros(0, dtype=np.int64)
+        self.worker = Worker(
+            name,
+            graph,
+            wiring,
+            schedule,
+            hosts=[node for node, host in hosts.items() if host == number],
+            max_batch=max_batch,
+            enough_rows=enough_rows,
+            send=self._send,
+            tell=self._tell,
+            announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
+            clock=clock,
+        )
+        self.worker.pulse = pulse
+
+    def serve(self) -> None:
+        """The loop."""
+        looked = time.monotonic()
+        while not self.over:
+            self.pulse[0] += 1
+            arrived = self.endpoint.receive(last=(self.controller,))  # [1]
+            for _sender, frame in arrived:
+                if isinstance(frame, Note):
+                    self._hear(frame)
+                elif isinstance(frame, Batch):
+                    self._take(frame)
+            moved = not self.failed and self._work()  # [2]
+            if len(self.events) >= _EVENTS:
+                self._tell_events()
+            if self.endpoint.pending():  # [3]
+                self.endpoint.flush()
+            now = time.monotonic()
+            if now - looked > _NAP:
+                looked = now
+                if os.getppid() != self.parent:
+                    return
+            if not moved and not arrived:  # [4]
+                self.pulse[1] = 1
+                self.endpoint.wait(_NAP)
+                self.pulse[1] = 0
+
+    def _work(self) -> bool:
+        try:
+            with torch.no_grad():
+                return self.worker.step()
+        except Exception as error:
+            self._fail(error)
+            return False
+
+    def _fail(self, error: BaseException) -> None:
+        self.failed = True
+        self.endpoint.send(self.controller, error_note(error, self.era, traceback.format_exc()))
+
+    def _take(self, frame: Batch) -> None:
+        self.received += 1
+        end, era = self.ports.find(frame.target, frame.direction)
+        if era != self.era or self.failed:
+            return
+        messages = frame.messages
+        if not messages.train and len(self.forgotten):
+            over = np.isin(messages.states.column("instance"), self.forgotten)
+            if over.any():
+                messages = messages.take(np.flatnonzero(~over))
+        self.worker.deliver(end, Direction(frame.direction), messages)
+
+    def _send(self, end: End, direction: Direction, messages: Messages) -> None:
+        to = self.controller if end.node == CONTROLLER else self.hosts[end.node]
+        self.sent += 1
+        self.endpoint.send(to, Batch(self.ports.target(end, direction, self.era), int(direction), messages))
+
+    def _tell(self, report: Report) -> None:
+        self.endpoint.send(self.controller, report_note(report, self.era))
+
+    def _tell_events(self) -> None:
+        if self.events:
+            text = json.dumps([to_json(event) for event in self.events])
+            self.events.clear()
+            self.endpoint.send(
+                self.controller, Note(Kind.EVENTS, {}, {"text": np.frombuffer(text.encode(), dtype=np.uint8)})
+            )
+
+    def _hear(self, note: Note) -> None:
+        kind = note.kind
+        if kind == Kind.STOP:
+            self.over = True
+        elif kind == Kind.ABANDON:
+            self.era, self.failed = int(note.data["era"]), False
+            self.worker.abandon()
+            self.events.clear()
+        elif kind == Kind.ASK:
+            self._answer(int(note.data["token"]))
+        elif not self.failed:
+            try:
+                with torch.no_grad():
+                    self._obey(note)
+            except Exception as error:
+                self._fail(error)
+
+    def _obey(self, note: Note) -> None:
+        if note.kind == Kind.STRUCTURE:
+            self.worker.shelve(structures_of(note))
+        elif note.kind == Kind.RETIRE:
+            self.worker.retire(_instances(note), bool(note.data["train"]))
+        elif note.kind == Kind.FORGET:
+            gone = _instances(note)
+            self.forgotten = np.concatenate((self.forgotten, gone))[-_FORGOTTEN:]
+            self.worker.forget(gone)
+        elif note.kind == Kind.FLUSH:
+            self.worker.flush()
+
+    def _answer(self, token: int) -> None:
+        """How things are: for the end of a run, and to tell a stall from hard work."""
+        self._tell_events()
+        counts = self.worker.counts()
+        trained = {name: node for name, node in self.graph.parameterised().items() if self.hosts[name] == self.number}
+        for node in trained.values():
+            node.updater.sums.settle()  # what is in shared memory is whole now
+        data = {
+            "token": token,
+            "sent": self.sent,
+            "received": self.received,
+            "idle": not any(lane.waiting for lane in self.worker.lanes) and not self.endpoint.pending(),
+            "held": self.worker.held(),
+            "waits": self.worker.waits(),
+            "invocations": counts.invocations,
+            "messages": counts.messages,
+            "versions": {name: node.updater.version for name, node in trained.items()},
+        }
+        self.endpoint.send(self.controller, Note(Kind.ANSWER, data, {}))
+
+
+class _Collector:
+    """A listener that keeps events to be sent."""
+
+    def __init__(self, events: list[Event], kinds: tuple[type[Event], ...]) -> None:
+        self.events, self.kinds = events, kinds
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def _instances(note: Note) -> Column:
+    return np.asarray(note.arrays["instances"])
+
+
+def make_quiet() -> None:
+    """Ctrl-C is for the controller's process, which tells its workers; SIGTERM ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
