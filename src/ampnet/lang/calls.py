@@ -65,6 +65,8 @@ class Bare(TorchFunctionMode):
         trace, given = current.get(), list(leaves((args, kwargs or {})))
         bare = any(isinstance(a, nn.Parameter) for a in given) and not any(isinstance(a, Value) for a in given)
         name = getattr(function, "__name__", "")
+        if trace is not None and name in _DRAWN:
+            trace.fail(f"torch's {name} draws random numbers, which would be those of the compilation for ever")
         if trace is None or not bare or name in _ABOUT:
             return function(*args, **(kwargs or {}))
         if name == "__get__":  # an attribute: shape and dtype are known, views such as T are values
@@ -78,6 +80,10 @@ class Bare(TorchFunctionMode):
 
 _ABOUT = {"size", "dim", "numel", "stride", "is_floating_point", "is_complex", "__len__", "__repr__", "__format__"}
 """What can be asked of a parameter without asking for its numbers."""
+
+
+_DRAWN = {"rand", "randn", "randint", "randperm", "normal"}
+"""Functions that make a tensor of random numbers of nothing."""
 
 
 @contextmanager

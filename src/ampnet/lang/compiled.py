@@ -241,7 +241,9 @@ class Compiled(Graph):
             places = _ZERO
             rows = None if given is None else given.unsqueeze(0)
         else:
-            rows = given._columns[pump.column]
+            everywhere = pump.axis is not None and all(guard is pump.axis.real for guard in proto.scope.guards)
+            unknown = proto.name in self._labels and everywhere and pump.column not in given._columns
+            rows = None if unknown else given._column(pump.column)
             only = given._only.get(pump.column)
             places = np.arange(len(given)) if only is None else only
         if rows is None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
+from torch import Tensor
+
 from ampnet.errors import ModelError
 from ampnet.lang.line import here
 
@@ -41,6 +43,11 @@ class Family:
         flat += [item for arg in flat if isinstance(arg, list | tuple) for item in arg]
         mine = next(a for a in flat if isinstance(a, Family))
         mine._refuse(f"torch's {getattr(function, '__name__', 'function')}")
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(Tensor, name):
+            self._refuse(f"'.{name}'")
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __bool__(self) -> bool:
         self._refuse("a Python 'if'")

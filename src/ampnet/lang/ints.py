@@ -136,6 +136,15 @@ class Int:
 
     __hash__ = object.__hash__
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        name = getattr(function, "__name__", "function").strip("_")
+        raise ModelError(
+            f"torch's {name} is given an integer of the instance; to calculate with it, pass it to the model as a "
+            f"tensor as well",
+            here(),
+        )
+
     def _unknown(self, what: str) -> NoReturn:
         raise ModelError(
             f"{what} asks for the value of an integer of the instance, which is not known while the model is compiled. "

@@ -76,6 +76,12 @@ class Space:
             raise AttributeError(f"no column '{name}' in this {type(self).__name__}; there are: {known}")
         return Many(self, [self._at(name, i) for i in range(len(self))])
 
+    def _column(self, name: str) -> Column:
+        if name not in self._columns:
+            known = ", ".join(self._columns) or "none"
+            raise DataError(f"the model needs a column '{name}' in {self!r}; there are: {known}")
+        return self._columns[name]
+
     def _at(self, name: str, i: int) -> Any:
         """What a column has for an element; None where it has nothing."""
         column = self._columns[name]

@@ -54,12 +54,21 @@ class Symbol(Family):
     def over(self) -> str:
         return f"'{self.axis.name}'"
 
+    def __len__(self) -> int:
+        self.trace.fail(
+            f"len(...) of '{self.axis.name}' differs from instance to instance and is not known while the model is "
+            f"compiled. '{self.axis.name}.length' is an integer that repeat(..., times=...) can take; to calculate "
+            f"with it, pass it to the model as a tensor"
+        )
+
     def element(self) -> Any:
         """The element at hand."""
         return self.column("value") if self.example.plain else Place(self)
 
     def __getattr__(self, name: str) -> Each:
         if name.startswith("_") or name not in self.example._columns:
+            if not name.startswith("_") and hasattr(Tensor, name):
+                self._refuse(f"'.{name}'")
             known = ", ".join(self.example._columns) or "none"
             raise AttributeError(f"no column '{name}' in '{self.axis.name}'; there are: {known}")
         return Each(self.trace, self.axis, self.column(name))
@@ -93,7 +102,7 @@ class Symbol(Family):
         if name in self.example._only:
             self.trace.fail(f"integers such as '{name}' must be given for all nodes of a tree, not for some")
         array, position = f"{self.axis.name}_{name}", self.position
-        self.trace.arrays[array] = lambda args: args[position]._columns[name]
+        self.trace.arrays[array] = lambda args: args[position]._column(name)
         return Int("lookup", array, self.index)
 
     def array(self, what: str) -> str:
