@@ -124,7 +124,7 @@ class Ring:
         skip = 0
         if at + need > capacity:
             skip = capacity - at
-        elif at >= FRESH:
+        elif at >= FRESH and at >= need:  # what is skipped takes room too, until it is read
             self._freed = self._given_back()
             if self._freed == written:
                 skip = capacity - at

@@ -48,9 +48,19 @@ _INT64 = np.dtype("<i8")
 _MOST = 1 << 62
 
 
+_FIXED = Struct(f"<{_WORDS}q")
+
+
 @lru_cache(maxsize=256)
-def _words(further: int) -> Struct:
+def _head(further: int) -> Struct:
+    """All words before the checksum."""
     return Struct(f"<{_WORDS + further}q")
+
+
+@lru_cache(maxsize=256)
+def _tail(further: int) -> Struct:
+    """The further words and the checksum."""
+    return Struct(f"<{further}qQ")
 
 
 class Encoder:
@@ -80,7 +90,7 @@ def _sealed(size: int, *words: int) -> bytes:
     """The words and their checksum. ``words`` begins with the kind; the sizes are put in here."""
     further = len(words) + 2 - _WORDS
     try:
-        head = _words(further).pack(words[0], size, further, *words[1:])
+        head = _head(further).pack(words[0], size, further, *words[1:])
     except StructError as error:
         raise TransportError(f"a frame cannot be sent with the numbers {words[1:]}: {error}") from error
     return head + zlib.crc32(head).to_bytes(8, "little")
@@ -175,7 +185,8 @@ class Decoder:
         size = len(record)
         if size < 8 * (_WORDS + 1):
             raise TransportError(f"a record of {size} bytes is too short: its words alone take {8 * (_WORDS + 1)}")
-        kind, told, further = words = _WORDS3.unpack_from(record)
+        words = _FIXED.unpack_from(record)
+        kind, told, further = words[:3]
         if kind not in _KINDS:
             raise TransportError(f"a record of unknown kind {kind:#x}")
         if told != size:
@@ -183,19 +194,18 @@ class Decoder:
         begin = 8 * (_WORDS + 1 + further)
         if further < 0 or begin > size:
             raise TransportError(f"a {_KINDS[kind]} of {size} bytes with {further} further words")
-        words = _words(further).unpack_from(record)
-        if zlib.crc32(record[: begin - 8]) != int.from_bytes(record[begin - 8 : begin], "little"):
+        *more, checksum = _tail(further).unpack_from(record, 8 * _WORDS)
+        if zlib.crc32(record[: begin - 8]) != checksum:
             raise TransportError(f"a {_KINDS[kind]} of {size} bytes whose words do not agree with their checksum")
         if kind == _BATCH:
-            return self._batch(record, words, begin)
+            return self._batch(record, words, tuple(more), begin)
         if kind == _NOTE:
-            return _decode_note(record, words, begin)
+            return _decode_note(record, words, more, begin)
         self._name(record, words, begin)
         return None
 
-    def _batch(self, record: memoryview, words: tuple[int, ...], begin: int) -> Arrived:
-        _, size, _, target, direction, flags, number, count, rows, code = words[:_WORDS]
-        shape = words[_WORDS:]
+    def _batch(self, record: memoryview, words: tuple[int, ...], shape: tuple[int, ...], begin: int) -> Arrived:
+        _, size, _, target, direction, flags, number, count, rows, code = words
         if target < 0 or direction not in (0, 1) or not 0 <= flags <= 7:
             raise TransportError(f"a batch for target {target}, direction {direction}, with flags {flags}")
         if not 0 <= number < len(self._fields):
@@ -226,7 +236,7 @@ class Decoder:
         offsets: Ints | None = None
         if flags & _OFFSETS:
             offsets = np.ndarray((count + 1,), _INT64, record, at)
-            if offsets[0] != 0 or offsets[-1] != rows or (offsets[1:] < offsets[:-1]).any():
+            if offsets[0] != 0 or offsets[-1] != rows or np.count_nonzero(offsets[1:] < offsets[:-1]):
                 raise TransportError(f"a batch whose row offsets do not rise from 0 to {rows}")
         if coded is not None:
             payload = np.ndarray((rows, *shape), coded.array, record, end)
@@ -248,7 +258,6 @@ class Decoder:
         self._fields.append(fields)
 
 
-_WORDS3 = Struct("<3q")
 _KINDS = {_BATCH: "batch", _NOTE: "note", _FIELDS: "naming of fields"}
 
 
@@ -262,12 +271,12 @@ def _nbytes(shape: tuple[int, ...], coded: Coded, most: int) -> int:
     return math.prod(shape) * coded.array.itemsize
 
 
-def _decode_note(record: memoryview, words: tuple[int, ...], begin: int) -> Note:
+def _decode_note(record: memoryview, words: tuple[int, ...], more: list[int], begin: int) -> Note:
     size, kind, length, count = words[1], *words[3:6]
     place = begin + length
-    if length < 0 or place > size or not 0 <= count <= len(words) - _WORDS:
+    if length < 0 or place > size or not 0 <= count <= len(more):
         raise TransportError(f"a note of {size} bytes with {length} bytes of text and {count} arrays")
-    described = _describe_arrays(words[_WORDS:], count, size)
+    described = _describe_arrays(more, count, size)
     for _, _, _, taken in described:
         place += -place % LINE + taken
     if place != size:
@@ -311,25 +320,23 @@ def assemble(parts: Sequence[Arrived]) -> Messages:
     """One batch out of those that arrived with one key, in order: the one copy of what lies in the ring."""
     first = parts[0]
     offsets: Ints | None = None
-    payload = None
     if len(parts) == 1:
         columns = first.columns.copy()
-        rows = columns.shape[1]
+        rows = first.payload
         if first.offsets is not None:
             offsets = first.offsets.copy()
-            rows = int(offsets[-1])
+        if rows is not None:
+            rows = rows.copy()
     else:
         columns = np.concatenate([part.columns for part in parts], axis=1)
-        rows = columns.shape[1]
         if any(part.offsets is not None for part in parts):
             offsets = offsets_of(np.concatenate([row_counts(p.offsets, p.columns.shape[1]) for p in parts]))
-            rows = int(offsets[-1])
-    if first.payload is not None and first.coded is not None:
-        payload = torch.empty((rows, *first.payload.shape[1:]), dtype=first.coded.carrier)
-        if len(parts) == 1:
-            payload.numpy()[...] = first.payload
-        else:
-            np.concatenate([part.payload for part in parts if part.payload is not None], out=payload.numpy())
+        rows = None
+        if first.payload is not None:
+            rows = np.concatenate([part.payload for part in parts if part.payload is not None])
+    payload = None
+    if rows is not None and first.coded is not None:  # NumPy copies memory faster than torch, on one thread
+        payload = torch.from_numpy(rows)
         if first.coded.carrier is not first.coded.dtype:
             payload = payload.view(first.coded.dtype)
     return Messages.trusted(payload, States.trusted(first.fields, columns), offsets, first.train)
