@@ -133,6 +133,7 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
         ("--json {tmp}/none/run.json", "--json: there is no folder"),
         ("--log {tmp}", "is a folder; give a file in it"),
         ("--json {tmp}/run --log {tmp}/run", "--log: the same file as --json"),
+        ("--log {tmp}/run --trace {tmp}/run", "--trace: the same file as --log"),
     ],
 )
 def test_a_bad_value_is_one_line_before_any_work(
@@ -166,6 +167,7 @@ def test_every_setting_is_an_option_that_shows_its_default(capsys: pytest.Captur
     options = ["--" + item.name.replace("_", "-") for item in fields(Settings)] + [
         "--json",
         "--log",
+        "--trace",
         "--quiet",
         "--debug",
     ]

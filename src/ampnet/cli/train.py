@@ -28,6 +28,8 @@ from ampnet.cli.report import duration, report, summary, write_json
 from ampnet.controller import Progress
 from ampnet.data.list_reduction import generate
 from ampnet.events.log import Listener, LogWriter
+from ampnet.events.perfetto import PerfettoWriter
+from ampnet.events.report.drawing import drawing_of
 from ampnet.events.staleness import StalenessMeter
 from ampnet.fit import FitInterrupted, fit
 from ampnet.graph import Graph
@@ -145,15 +147,19 @@ def _add_options(parser: Parser) -> None:
     file: dict[str, Any] = {"type": file_to_write, "metavar": "FILE"}
     parser.add_argument("--json", help="write a report to FILE (default: none)", **file)
     parser.add_argument("--log", help="write every event to FILE, for 'ampnet check' (default: none)", **file)
+    trace = "write a trace to FILE, for ui.perfetto.dev, 'ampnet gantt' and 'ampnet report' (default: none)"
+    parser.add_argument("--trace", help=trace, **file)
     parser.add_argument("--quiet", action="store_true", help="print the closing line only (default: off)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Train list reduction as the command line asks for."""
-    if args.json is not None and args.log is not None and args.json.resolve() == args.log.resolve():
-        args.parser.error("--log: the same file as --json; give another one")
+    taken: dict[Path, str] = {}
+    for option, path in (("--json", args.json), ("--log", args.log), ("--trace", args.trace)):
+        if path is not None and taken.setdefault(path.resolve(), option) != option:
+            args.parser.error(f"{option}: the same file as {taken[path.resolve()]}; give another one")
     settings = Settings(**{item.name: getattr(args, item.name) for item in fields(Settings)}).complete()
-    with _log(args.log) as listeners:
+    with _files(args.log, args.trace) as listeners:
         return train_list_reduction(settings, json=args.json, quiet=args.quiet, listeners=listeners)
 
 
@@ -165,6 +171,9 @@ def train_list_reduction(
     meter = StalenessMeter()
     graph = list_reduction.build(settings.hidden, settings.seed)
     runtime = make_runtime(graph, settings, (meter, *listeners))
+    if listeners:
+        runtime.settings |= {"workload": "list-reduction", "graph": drawing_of(graph)}  # for reports
+    turns = [listener.turn for listener in listeners if isinstance(listener, PerfettoWriter)]
     # Even and odd, so that no two runs share training and validation data, whatever their seeds.
     train_data = generate(settings.train_size, 2 * settings.seed)
     valid_data = generate(settings.valid_size, 2 * settings.seed + 1)
@@ -177,6 +186,8 @@ def train_list_reduction(
             if ctrl_c.asked:
                 runtime.stop()
             display.turn(progress)
+            for note in turns:
+                note(progress)
 
         try:
             result = fit(
@@ -237,19 +248,22 @@ def _optimizer(settings: Settings) -> MakeOptimizer:
 
 
 @contextmanager
-def _log(path: Path | None) -> Iterator[tuple[Listener, ...]]:
-    """A listener that writes the log. After an error nothing is left of the file; an interrupted run's log is kept."""
-    if path is None:
-        yield ()
-        return
-    writer = LogWriter(path)
+def _files(log: Path | None, trace: Path | None) -> Iterator[tuple[Listener, ...]]:
+    """Listeners that write these files. After an error nothing is left of them; an interrupted run's are kept."""
+    writers: list[LogWriter | PerfettoWriter] = []
     try:
-        yield (writer,)
+        if log is not None:
+            writers.append(LogWriter(log))
+        if trace is not None:
+            writers.append(PerfettoWriter(trace))
+        yield tuple(writers)
     except Exception:
-        writer.close(keep=False)
+        for writer in writers:
+            writer.close(keep=False)
         raise
     finally:
-        writer.close()
+        for writer in writers:
+            writer.close()
 
 
 class _CtrlC:

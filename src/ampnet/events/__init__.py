@@ -1,4 +1,4 @@
-"""The event log and what is read off it: staleness, utilisation, and whether the promises were kept."""
+"""The event log and what is read off it: staleness, utilisation, pictures, and whether the promises were kept."""
 
 from ampnet.events.check import PromiseBroken, Violation, assert_kept, check
 from ampnet.events.log import (
@@ -17,6 +17,8 @@ from ampnet.events.log import (
     Updated,
     read_log,
 )
+from ampnet.events.perfetto import PerfettoWriter, read_run
+from ampnet.events.record import Recorder, RunRecord
 from ampnet.events.staleness import Staleness, StalenessMeter, staleness_of
 from ampnet.events.utilisation import NodeUse, UpdateUse, UtilisationMeter, WorkerUse
 
@@ -30,11 +32,14 @@ __all__ = [
     "Listener",
     "LogWriter",
     "NodeUse",
+    "PerfettoWriter",
     "PromiseBroken",
     "Pump",
+    "Recorder",
     "Rest",
     "Retire",
     "Return",
+    "RunRecord",
     "Staleness",
     "StalenessMeter",
     "UpdateUse",
@@ -45,5 +50,6 @@ __all__ = [
     "assert_kept",
     "check",
     "read_log",
+    "read_run",
     "staleness_of",
 ]

@@ -1,0 +1,100 @@
+"""``ampnet gantt RUN -o FILE``: who worked when, and for which instance, drawn from a trace or a log."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ampnet.cli.options import Parser, file_to_read, file_to_write
+
+ENDINGS = (".png", ".svg", ".html")
+
+
+def add_parser(commands: Any, common: Parser) -> None:
+    """Add the command to the parser of all commands."""
+    parser = commands.add_parser(
+        "gantt",
+        parents=[common],
+        help="draw who worked when in a run",
+        description="Draw who worked when in a run: a row for each worker, a box for each batch and update.",
+    )
+    parser.add_argument(
+        "run_file",
+        type=file_to_read,
+        metavar="RUN",
+        help="a trace or a log, written by 'ampnet train' with --trace or --log",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=_picture,
+        required=True,
+        metavar="FILE",
+        help=f"write to FILE, in the format of its ending: {', '.join(ENDINGS)}; a page can be zoomed",
+    )
+    second: dict[str, Any] = {"type": _seconds, "metavar": "S"}
+    parser.add_argument("--from", dest="start", help="second of the run to begin with (default: its start)", **second)
+    parser.add_argument("--to", dest="stop", help="second of the run to end with (default: its end)", **second)
+    parser.add_argument(
+        "--instances",
+        type=_instances,
+        metavar="A:B",
+        help="show when instances A to B were under way (default: some 100 boxes of the steady state)",
+    )
+    parser.add_argument("--workers", metavar="NAME,...", help="rows of these workers only (default: all)")
+    rows = "a row for each worker, or for each node (default: workers)"
+    parser.add_argument("--rows", choices=("workers", "nodes"), default="workers", help=rows)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def _picture(text: str) -> Path:
+    path = file_to_write(text)
+    if path.suffix.lower() not in ENDINGS:
+        raise argparse.ArgumentTypeError(f"the ending of {path} says no format; use one of {', '.join(ENDINGS)}")
+    return path
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; write it like 1.25") from None
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no second of a run; give 0 or more")
+    return value
+
+
+def _instances(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    try:
+        span = int(first), int(last or first)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of instances; write it like 40:44") from None
+    if not 0 <= span[0] <= span[1]:
+        raise argparse.ArgumentTypeError(f"{text} is empty; write the smaller number first, like 40:44")
+    return span
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw the picture, and say what is on it."""
+    if args.instances is not None and (args.start is not None or args.stop is not None):
+        args.parser.error("--instances: give either instances or seconds (--from, --to)")
+    if args.output.resolve() == args.run_file.resolve():
+        args.parser.error("--output: this is the run itself; give another file")
+    from ampnet.events.gantt import gantt
+    from ampnet.events.perfetto import read_run
+
+    record = read_run(args.run_file)
+    chart = gantt(
+        record,
+        args.output,
+        start=args.start,
+        stop=args.stop,
+        instances=args.instances,
+        workers=None if args.workers is None else args.workers.split(","),
+        rows=args.rows,
+        title=str(record.settings.get("workload", "")),
+    )
+    print(chart.title)
+    return 0

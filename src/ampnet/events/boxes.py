@@ -1,0 +1,211 @@
+"""Boxes: what a worker did, when, and for whom. Gantt charts are drawn from these, and traces written.
+
+    worker 0   [ cell > 12 13 ][ loss > 12 ][ cell < 11 ][u]      [ cell > 14 ] ...     > forward  < backward  u update
+               | a box: a batch  |                        | a box: an update
+
+A run has far too many boxes for one picture. `steady` picks a stretch that shows what the run is like most of the time:
+
+    boxes   . . [fill] . . . . . . . . . . . . . . . . . . [drain]
+                       |  candidates, evenly spread  |             among training boxes, first and last part left out
+                                 |chosen|                          the one that took neither long nor short
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampnet.events.log import Backward, Event, Forward, Updated
+from ampnet.state import Ints
+
+FEW = 12
+"""Instances that a box lists."""
+SHOWN = (60, 40, 150)
+"""Boxes in a stretch that is picked: at least, for each worker, at most."""
+CANDIDATES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A batch at a node, or an update of a node."""
+
+    worker: str
+    """Who did it."""
+    node: str
+    """Where."""
+    kind: str
+    """"forward", "backward" or "update"."""
+    start: float
+    """Seconds since the first event of the run."""
+    seconds: float
+    """How long it took."""
+    train: bool
+    """False for inference."""
+    instances: tuple[int, ...]
+    """The first few instances of the batch, in rising order; none of an update."""
+    more: int
+    """How many further instances there are."""
+    messages: int
+    """Messages in the batch; of an update, the gradients in it."""
+    rows: int
+    """Payload rows in the batch; none of an update."""
+    version: int | None
+    """Updates of the node so far, an update's own included; None for a node without parameters."""
+    staleness: float | None
+    """Mean staleness of a backward batch at a node with parameters."""
+
+    @property
+    def stop(self) -> float:
+        """When it ended."""
+        return self.start + self.seconds
+
+    def concerns(self, first: int, last: int) -> bool:
+        """Whether one of these instances is in the batch; if they are too many to be listed, whether one may be."""
+        listed = any(first <= i <= last for i in self.instances)
+        return listed or (self.more > 0 and last > self.instances[-1])
+
+
+def few(instances: Ints) -> tuple[list[int], int]:
+    """The first few different numbers in rising order, and how many more there are."""
+    # A set is quicker than sorting as long as it is small; and most batches are.
+    different = sorted(set(instances.tolist())) if len(instances) <= 256 else np.unique(instances).tolist()
+    return different[:FEW], max(0, len(different) - FEW)
+
+
+def mean_lag(lags: Sequence[tuple[int, int]]) -> float | None:
+    """The mean staleness of (staleness, messages) pairs; None without messages."""
+    if len(lags) == 1:
+        return float(lags[0][0])
+    messages = sum(n for _, n in lags)
+    return sum(lag * n for lag, n in lags) / messages if messages else None
+
+
+def box_of(event: Event, since: float = 0.0) -> Box | None:
+    """The box of an event, if it has one. Times count from ``since``."""
+    match event:
+        case Forward():
+            listed, more = few(event.received.column("instance"))
+            kind, train, staleness = "forward", event.train, None
+        case Backward():
+            listed, more = few(event.received.column("instance"))
+            kind, train, staleness = "backward", True, mean_lag(event.lags)
+        case Updated():
+            at = event.time - since
+            return Box(
+                event.worker, event.node, "update", at, event.seconds, True, (), 0, event.count, 0, event.version, None
+            )
+        case _:
+            return None
+    return Box(
+        event.worker,
+        event.node,
+        kind,
+        event.time - since,
+        event.seconds,
+        train,
+        tuple(listed),
+        more,
+        len(event.received),
+        event.rows,
+        event.version,
+        staleness,
+    )
+
+
+def boxes_of(events: Iterable[Event]) -> list[Box]:
+    """The boxes of a log, in order of their starts. Times count from the first event."""
+    boxes, since = [], None
+    for event in events:
+        since = event.time if since is None else since
+        box = box_of(event, since)
+        if box is not None:
+            boxes.append(box)
+    return in_order(boxes)
+
+
+def in_order(boxes: Iterable[Box]) -> list[Box]:
+    """By their starts: events of several workers are told in another order."""
+    return sorted(boxes, key=lambda box: box.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of a run, in seconds since its first event."""
+
+    start: float
+    """Where it begins."""
+    stop: float
+    """Where it ends."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.stop - self.start
+
+    def cut(self, boxes: Iterable[Box]) -> list[Box]:
+        """The boxes that reach into it."""
+        return [b for b in boxes if b.start < self.stop and b.stop > self.start]
+
+    def busy(self, boxes: Iterable[Box]) -> dict[str, float]:
+        """The part of the window that each worker worked, by name. Boxes may reach over the window's ends."""
+        seconds: dict[str, float] = {}
+        for box in boxes:
+            inside = min(box.stop, self.stop) - max(box.start, self.start)
+            seconds[box.worker] = seconds.get(box.worker, 0.0) + max(0.0, inside)
+        return {worker: s / self.seconds if self.seconds > 0 else float("nan") for worker, s in seconds.items()}
+
+
+def whole(boxes: Sequence[Box]) -> Window:
+    """From the first box to the last."""
+    return Window(boxes[0].start, max(b.stop for b in boxes)) if boxes else Window(0.0, 0.0)
+
+
+def steady(boxes: Sequence[Box], shown: int | None = None) -> Window:
+    """A stretch of about so many boxes (in order of their starts) that is like the rest of the training.
+
+    Without training it is one of the inference; of a short run it is all of it.
+    """
+    if shown is None:
+        least, each, most = SHOWN
+        shown = min(most, max(least, each * len({b.worker for b in boxes})))
+    if len(boxes) <= shown * 3 // 2:
+        return whole(boxes)
+    trained = [i for i, box in enumerate(boxes) if box.train]
+    places = trained if len(trained) > shown else range(len(boxes))
+    low, high = places[len(places) // 4], places[(len(places) - 1) * 3 // 4]
+    high = max(low, min(high, len(boxes) - shown))
+    firsts = sorted({low + (high - low) * k // (CANDIDATES - 1) for k in range(CANDIDATES)})
+    stretches = [boxes[i : i + shown] for i in firsts]
+    # Of training if there is any, and with an update in it if there is one with.
+    for wanted in (_mostly_training, _has_update):
+        stretches = [some for some in stretches if wanted(some)] or stretches
+    stretches.sort(key=lambda some: whole(some).seconds)
+    return whole(stretches[len(stretches) // 2])
+
+
+def _mostly_training(boxes: Sequence[Box]) -> bool:
+    return 2 * sum(b.train for b in boxes) > len(boxes)
+
+
+def _has_update(boxes: Sequence[Box]) -> bool:
+    return any(b.kind == "update" for b in boxes)
+
+
+def of_instances(boxes: Sequence[Box], first: int, last: int) -> Window:
+    """From the first batch in which one of these instances is to the last. Without any, an empty window."""
+    found = [b for b in boxes if b.kind != "update" and any(first <= i <= last for i in b.instances)]
+    return whole(found)
+
+
+def around(boxes: Sequence[Box], window: Window, most: int) -> list[Box]:
+    """The boxes of a window and as many of its neighbours on either side, ``most`` in all (in order of starts)."""
+    starts = [b.start for b in boxes]
+    # A long box may reach into the window from far before it; those are found by `cut`.
+    first, last = bisect_left(starts, window.start), bisect_right(starts, window.stop)
+    spare = max(0, most - (last - first)) // 2
+    near = boxes[max(0, first - spare) : last + spare]
+    early = [b for b in boxes[: max(0, first - spare)] if b.stop > window.start]
+    return [*early, *near]

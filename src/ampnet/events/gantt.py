@@ -1,0 +1,326 @@
+"""Gantt: who worked when, and for which instance: the paper's Figure 1, drawn from a real run.
+
+    worker 0   [ 12 ][ 12+1 ][   11   ][u][ 13 ]     [ 11 ][u]     90 %       a row for each worker, or for each node
+    worker 1        [ 12 ]  [ 10 ][u]    [ 12 ][ 13 ]              71 %       colour: forward, backward, update
+               |---------|---------|---------|---------|                      numbers: instances in the batch
+               0         2         4         6         8 ms
+
+    gantt(EventLog or events, "run.png")              also .svg and .html
+    gantt(read_run("run.json"), "run.html", instances=(40, 44))
+
+Without further ado the picture shows 60 to 150 boxes of the steady state (`ampnet.events.boxes.steady`). The page
+(``.html``) holds more of the run on either side of it; it is zoomed with the wheel and moved with the mouse, and shows
+all that is known of a box under the pointer.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ampnet.errors import DataError
+from ampnet.events.boxes import Box, Window, box_of, in_order, of_instances, steady, whole
+from ampnet.events.log import Event
+from ampnet.events.record import RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ENDINGS = (".png", ".svg", ".html")
+MANY = 5_000
+"""Boxes in a picture, at most: more could not be told from one another."""
+COLOURS = {"forward": "#7fb3e0", "inference": "#cfdfee", "backward": "#f3b05f", "update": "#a8324a"}
+INK, FAINT = "#1b1f23", "#59636e"
+PALE = 0.22
+"""Opacity of boxes of other instances, where some were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the chart."""
+
+    name: str
+    """A worker or a node."""
+    busy: float
+    """The part of the window in which it worked."""
+    boxes: list[Box]
+    """What reaches into the window, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What there is to draw."""
+
+    title: str
+    """What it is, and how busy the workers were."""
+    window: Window
+    """The stretch that is shown."""
+    rows: list[Row]
+    """From top to bottom."""
+    chosen: tuple[int, int] | None
+    """The instances asked for; boxes of others are pale."""
+    looks: tuple[str, ...]
+    """The colours that occur, for the legend."""
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """What the axis counts in, and how many of it are a second."""
+        for name, times in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+            if self.window.seconds * times >= 2:
+                return name, times
+        return "µs", 1e6
+
+    def pale(self, box: Box) -> bool:
+        return self.chosen is not None and not box.concerns(*self.chosen)
+
+
+def gantt(
+    run: RunRecord | Iterable[Event] | Iterable[Box],
+    path: str | Path,
+    *,
+    start: float | None = None,
+    stop: float | None = None,
+    instances: tuple[int, int] | None = None,
+    workers: Sequence[str] | None = None,
+    rows: Literal["workers", "nodes"] = "workers",
+    title: str = "",
+) -> Chart:
+    """Draw a run into a ``.png``, ``.svg`` or ``.html`` file. Returns what was drawn.
+
+    ``start`` and ``stop`` are seconds since the first event; ``instances`` (first, last) shows the time in which those
+    were under way, and pales the others. Given neither, a steady stretch is picked. ``workers`` leaves out all others.
+    The file appears whole or not at all.
+    """
+    path = Path(path)
+    form = path.suffix.lower()
+    if form not in ENDINGS:
+        raise ValueError(f"cannot draw to '{path}': the ending must be one of {', '.join(ENDINGS)}")
+    boxes = boxes_from(run)
+    drawn = chart(boxes, start=start, stop=stop, instances=instances, workers=workers, rows=rows, title=title)
+    if form == ".html":
+        from ampnet.events.gantt_page import page
+
+        kept = boxes if workers is None else [b for b in boxes if b.worker in workers]
+        text = page(drawn, kept, rows)
+        write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    else:
+        write_whole(path, lambda part: save(drawn, part, form.removeprefix(".")))
+    return drawn
+
+
+def boxes_from(run: RunRecord | Iterable[Event] | Iterable[Box]) -> list[Box]:
+    """The boxes of whatever holds some, in order of their starts."""
+    if isinstance(run, RunRecord):
+        return run.boxes
+    boxes: list[Box] = []
+    since: float | None = None
+    for item in run:
+        if isinstance(item, Box):
+            boxes.append(item)
+        else:
+            since = item.time if since is None else since
+            box = box_of(item, since)
+            boxes += [] if box is None else [box]
+    return in_order(boxes)
+
+
+def chart(
+    boxes: Sequence[Box],
+    *,
+    start: float | None = None,
+    stop: float | None = None,
+    instances: tuple[int, int] | None = None,
+    workers: Sequence[str] | None = None,
+    rows: Literal["workers", "nodes"] = "workers",
+    title: str = "",
+) -> Chart:
+    """What `gantt` draws, of boxes in order of their starts. Nothing to draw is a `DataError` that says why."""
+    if not boxes:
+        raise DataError("the run has no boxes: no node did anything, or its events were not recorded")
+    known = sorted({b.worker for b in boxes}, key=natural)
+    if workers is not None:
+        strange = [w for w in workers if w not in known]
+        if strange:
+            raise DataError(f"there is no worker '{strange[0]}'; there are {', '.join(known)}")
+        boxes = [b for b in boxes if b.worker in workers]
+        known = [w for w in known if w in workers]
+    window, what = _window(boxes, start, stop, instances)
+    shown = window.cut(boxes)
+    if not shown:
+        span = whole(boxes)
+        raise DataError(
+            f"nothing was done between {window.start:g} and {window.stop:g} s; the run's boxes are from "
+            f"{span.start:.6g} to {span.stop:.6g} s"
+        )
+    if len(shown) > MANY:
+        raise DataError(f"{len(shown):,} boxes are in this window; at most {MANY:,} can be drawn: give a shorter one")
+    busy = window.busy(shown)
+    names, of = (known, _worker) if rows == "workers" else (sorted({b.node for b in shown}, key=_first(shown)), _node)
+    lines = []
+    for name in names:
+        mine = [b for b in shown if of(b) == name]
+        lines.append(Row(name, window.busy(mine).get(name, 0.0) if rows == "workers" else _share(window, mine), mine))
+    shares = [f"{w} {100 * busy.get(w, 0.0):.0f} %" for w in known]
+    if len(shares) > 4:
+        shares = [f"{100 * sum(busy.values()) / len(known):.0f} % on average of {len(known)} workers"]
+    about = f"{title}: " if title else ""
+    head = f"{about}{what}, {_span(window)}; busy: {', '.join(shares)}"
+    looks = tuple(look for look in COLOURS if any(look_of(b) == look for b in shown))
+    return Chart(head, window, lines, instances, looks)
+
+
+def _window(
+    boxes: Sequence[Box], start: float | None, stop: float | None, instances: tuple[int, int] | None
+) -> tuple[Window, str]:
+    """The stretch to draw, and what to call it."""
+    if instances is not None:
+        window = of_instances(boxes, *instances)
+        if not window.seconds > 0:
+            numbers = [i for b in boxes for i in b.instances[:1]]
+            there = f"those recorded are {min(numbers)} to {max(numbers)}" if numbers else "none is recorded"
+            raise DataError(f"no batch holds an instance from {instances[0]} to {instances[1]}; {there}")
+        first, last = instances
+        return window, f"instance {first}" if first == last else f"instances {first} to {last}"
+    if start is None and stop is None:
+        return steady(boxes), "steady state"
+    span = whole(boxes)
+    window = Window(span.start if start is None else start, span.stop if stop is None else stop)
+    if not window.seconds > 0:
+        raise DataError(
+            f"a window from {window.start:g} to {window.stop:g} s is empty; the run ends at {span.stop:.6g} s"
+        )
+    return window, "a stretch"
+
+
+def _worker(box: Box) -> str:
+    return box.worker
+
+
+def _node(box: Box) -> str:
+    return box.node
+
+
+def _first(boxes: Sequence[Box]) -> Callable[[str], int]:
+    """The order in which nodes first show."""
+    places: dict[str, int] = {}
+    for i, box in enumerate(boxes):
+        places.setdefault(box.node, i)
+    return places.__getitem__
+
+
+def _share(window: Window, boxes: Sequence[Box]) -> float:
+    return sum(window.busy(boxes).values())
+
+
+def _span(window: Window) -> str:
+    digits = max(2, 3 - int(f"{window.seconds:e}".partition("e")[2])) if window.seconds > 0 else 2
+    return f"{window.start:.{digits}f} to {window.stop:.{digits}f} s"
+
+
+def natural(name: str) -> tuple[Any, ...]:
+    """Worker 10 comes after worker 9."""
+    parts: list[tuple[int, int, str]] = []
+    text = ""
+    for c in name + "\0":
+        if text and c.isdecimal() != text[-1].isdecimal():
+            parts.append((0, int(text), "") if text.isdecimal() else (1, 0, text))
+            text = ""
+        text += c
+    return tuple(parts)
+
+
+def look_of(box: Box) -> str:
+    """Which of `COLOURS` a box has."""
+    return "inference" if not box.train else box.kind
+
+
+def labels(box: Box) -> list[str]:
+    """What may stand in a box, from the longest to the shortest."""
+    numbers = [str(i) for i in box.instances]
+    count = len(numbers) + box.more
+    if count <= 1:
+        return numbers
+    every = [" ".join(numbers)] if not box.more else []
+    return [*every, f"{numbers[0]}+{count - 1}"]
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let a file appear whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        write(unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+FONT = ["DejaVu Sans", "sans-serif"]
+WIDTH, LEAST, DPI = 14.0, 0.3, 150
+"""Of a picture: inches, the height of a row, dots an inch."""
+
+
+def save(drawn: Chart, path: Path, form: str) -> None:
+    """Paint a chart with matplotlib: "png" or "svg"."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ampnet", "font.family": FONT}):
+        figure = paint(drawn)
+        figure.savefig(path, format=form, dpi=DPI, metadata={"Date": None} if form == "svg" else {})
+
+
+def paint(drawn: Chart) -> Figure:
+    """The chart as a figure of its own; pyplot knows nothing of it."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, Rectangle
+
+    count = len(drawn.rows)
+    row = max(LEAST, 0.9 - 0.15 * count)
+    height = row * count + 1.45
+    longest = max(len(r.name) for r in drawn.rows)
+    left, right, top, bottom = 0.3 + 0.075 * min(longest, 40), 0.75, 0.75, 0.55
+    figure = Figure(figsize=(WIDTH, height), facecolor="white")
+    plot = (WIDTH - left - right, height - top - bottom)
+    axes = figure.add_axes((left / WIDTH, bottom / height, plot[0] / WIDTH, plot[1] / height))
+    unit, times = drawn.unit
+    window = drawn.window
+    axes.set_xlim(0.0, window.seconds * times)
+    axes.set_ylim(count, 0.0)
+    inches = plot[0] / window.seconds
+    for place, line in enumerate(drawn.rows):
+        axes.axhspan(place, place + 1, facecolor="#f6f8fa" if place % 2 == 0 else "white", linewidth=0, zorder=0)
+        axes.text(1.006, place + 0.5, f"{100 * line.busy:.0f} %", va="center", fontsize=9, color=FAINT, zorder=5,
+                  transform=axes.get_yaxis_transform())  # fmt: skip
+        for box in line.boxes:
+            start, stop = max(box.start, window.start), min(box.stop, window.stop)
+            x, width = (start - window.start) * times, (stop - start) * times
+            wide = (stop - start) * inches
+            rectangle = Rectangle(
+                (x, place + 0.1), width, 0.8, facecolor=COLOURS[look_of(box)], edgecolor="white",
+                linewidth=0.5 if wide > 0.03 else 0.0, alpha=PALE if drawn.pale(box) else 1.0, zorder=2,
+            )  # fmt: skip
+            axes.add_patch(rectangle)
+            text = next((t for t in labels(box) if len(t) * 0.06 + 0.015 <= wide), "")
+            if text and not drawn.pale(box):
+                axes.text(x + width / 2, place + 0.5, text, ha="center", va="center", fontsize=7, color=INK, zorder=3)
+    axes.set_yticks([i + 0.5 for i in range(count)], [_short(r.name) for r in drawn.rows], fontsize=9.5)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=8.5, colors=FAINT)
+    axes.set_xlabel(f"{unit} since {window.start:.6g} s", fontsize=9, color=FAINT)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    figure.text(left / WIDTH, 1 - 0.2 / height, _short(drawn.title, 150), fontsize=11, weight="bold", va="center")
+    figure.legend(
+        handles=[Patch(facecolor=COLOURS[look], label=look) for look in drawn.looks], ncols=len(drawn.looks),
+        loc="center left", bbox_to_anchor=(left / WIDTH - 0.005, 1 - 0.52 / height), frameon=False, fontsize=9,
+        handlelength=1.2, handleheight=0.9, columnspacing=1.6, borderpad=0.0,
+    )  # fmt: skip
+    return figure
+
+
+def _short(text: str, most: int = 40) -> str:
+    text = "".join(c if c.isprintable() else " " for c in text).replace("$", r"\$")
+    return text if len(text) <= most else text[: most - 10] + "…" + text[-8:]

@@ -1,0 +1,304 @@
+"""Perfetto: a run as a trace that ui.perfetto.dev and chrome://tracing open, and that `gantt` and `report` read.
+
+The file is JSON in the trace event format, one event a line:
+
+    ph  what                      from
+    M   names of process and rows, settings, totals
+    X   a box: a batch or update  Forward, Backward, Updated; args: node, instances (the first few), messages, rows, ...
+    C   counters                  instances in flight: Pump, Retire; loss: progress (`turn`) and Epoch
+    i   instants, in a row of the controller's own: pump, retire, epoch, begin, rest, turn
+
+Times are microseconds since the first event, whole nanoseconds, so boxes of a worker that follow one another never
+overlap by rounding: Perfetto shows only boxes that nest.
+
+What it costs: a line of about 200 bytes and some microseconds for each event. After ``most`` boxes no more are written,
+nor the pumps and retirements beside them; what is added up (totals, epochs, loss) goes on to the end of the run. The
+memory it takes does not grow with the run. The file has another name until `close`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ampnet.errors import DataError, StateError
+from ampnet.events.boxes import Box, few, in_order, mean_lag
+from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Updated
+from ampnet.events.record import KINDS, MOST, Point, RunRecord, StreamRecord, Sums, Totals, point_of
+
+if TYPE_CHECKING:
+    from ampnet.controller import Progress
+
+HEAD = '{"displayTimeUnit":"ms","traceEvents":['
+CONTROLLER = 0
+"""The number of the controller's row; workers have 1, 2, ... as they come."""
+SETTINGS, TOTALS = "ampnet_settings", "ampnet_totals"
+"""Names of our own metadata. Perfetto passes over names that it does not know."""
+
+
+class PerfettoWriter:
+    """A listener that writes a trace. Give its ``turn`` as ``on_turn`` for the loss while a stream is under way.
+
+    ``clock`` is the run's, for the times of turns.
+    """
+
+    kinds = KINDS
+    """The events it wants."""
+
+    def __init__(self, path: str | Path, *, most: int = MOST, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.path = Path(path)
+        self._part = self.path.with_name(self.path.name + ".part")
+        self._file = self._part.open("w", encoding="utf-8")
+        self._most = self._left = most
+        self._clock = clock
+        self._since = 0.0
+        self._sums = Sums()
+        self._rows: dict[str, int] = {}
+        self._openings: dict[tuple[str, str, str, bool], str] = {}
+        self._file.write(HEAD + "\n" + _dumps(_meta("process_name", CONTROLLER, {"name": "ampnet"})))
+        self._write(_meta("thread_name", CONTROLLER, {"name": "controller"}))
+        self._write(_meta("thread_sort_index", CONTROLLER, {"sort_index": CONTROLLER}))
+
+    def __call__(self, event: Event) -> None:
+        ended = self._sums(event)
+        if self._sums.since is not None:
+            self._since = self._sums.since
+        match event:
+            case Forward():
+                self._batch("forward", event, event.train)
+            case Backward():
+                lag = mean_lag(event.lags)
+                self._batch("backward", event, True, "" if lag is None else f',"staleness":{lag:.4g}')
+            case Updated():
+                about = {"version": event.version, "count": event.count, "unit": event.unit, "reason": event.reason}
+                self._box("update", event, True, _dumps(about)[1:-1])
+            case Pump():
+                self._flow("pump", event, event.instances)
+            case Retire():
+                self._flow("retire", event, event.instances)
+            case Epoch():
+                assert ended is not None
+                self._loss(event.time, event.train, ended.loss)
+                self._instant("epoch", event.time, asdict(ended))
+            case Begin():
+                # All settings are in the metadata, where no viewer shows them: a graph's drawing is in them.
+                self._write(_meta(SETTINGS, CONTROLLER, event.settings))
+                self._instant("begin", event.time, {})
+            case Rest():
+                self._instant("rest", event.time, {"held": event.held})
+            case _:
+                pass
+
+    def turn(self, progress: Progress) -> None:
+        """Note where the run is: the loss so far, and what a report draws its curves from."""
+        if self._sums.since is None or self._file.closed:
+            return
+        now = self._clock()
+        point = point_of(progress, now - self._since)
+        self._loss(now, point.train, point.loss)
+        self._instant("turn", now, asdict(point))
+
+    def close(self, *, keep: bool = True) -> None:
+        """Finish the file; with ``keep=False`` remove it."""
+        if self._file.closed:
+            return
+        self._write(_meta(TOTALS, CONTROLLER, self._sums.totals().to_json()))
+        self._file.write("\n]}\n")
+        self._file.close()
+        if keep:
+            self._part.replace(self.path)
+        else:
+            self._part.unlink(missing_ok=True)
+
+    def _batch(self, kind: str, event: Forward | Backward, train: bool, lag: str = "") -> None:
+        if self._left > 0:
+            listed, more = few(event.received.column("instance"))
+            args = f'"instances":{listed},"messages":{len(event.received)},"rows":{event.rows}{lag}'
+            if more:
+                args += f',"more":{more}'
+            if event.version is not None:
+                args += f',"version":{event.version}'
+            self._box(kind, event, train, args)
+
+    def _box(self, kind: str, event: Forward | Backward | Updated, train: bool, args: str) -> None:
+        if self._left <= 0:
+            return
+        opening = self._openings.get((kind, event.node, event.worker, train))
+        if opening is None:
+            opening = self._open(kind, event.node, event.worker, train)
+        start = round((event.time - self._since) * 1e9)
+        length = max(0, round((event.time + event.seconds - self._since) * 1e9) - start)
+        self._file.write(f'{opening}{args}}},"ts":{_micro(start)},"dur":{_micro(length)}}}')
+        self._left -= 1
+        if self._left == 0:
+            self._instant(f"no boxes from here on: {self._most:,} are written", event.time, {})
+
+    def _open(self, kind: str, node: str, worker: str, train: bool) -> str:
+        """What the boxes of a node have in common, up to their arguments."""
+        row = self._rows.get(worker)
+        if row is None:
+            row = self._rows[worker] = len(self._rows) + 1
+            self._write(_meta("thread_name", row, {"name": worker}))
+            self._write(_meta("thread_sort_index", row, {"sort_index": row}))
+        name, where = _dumps(f"{kind} {node}"), _dumps(node)
+        category = kind if train else f"{kind},inference"
+        common = f'"ph":"X","pid":1,"tid":{row},"name":{name},"cat":"{category}"'
+        opening = f',\n{{{common},"args":{{"node":{where},'
+        self._openings[kind, node, worker, train] = opening
+        return opening
+
+    def _flow(self, name: str, event: Pump | Retire, instances: tuple[int, ...]) -> None:
+        if self._left <= 0:
+            return
+        listed, more = few(np.array(instances, dtype=np.int64))
+        about = {"stream": event.stream, "instances": listed, "more": more, "in flight": event.in_flight}
+        self._instant(name, event.time, about)
+        self._counter("instances in flight", event.time, "instances", event.in_flight)
+
+    def _loss(self, now: float, train: bool, loss: float | None) -> None:
+        if loss is not None:
+            self._counter("loss, training" if train else "loss, inference", now, "loss", loss)
+
+    def _counter(self, name: str, now: float, series: str, value: float) -> None:
+        self._write(
+            {"ph": "C", "pid": 1, "tid": CONTROLLER, "name": name, "ts": self._at(now), "args": {series: value}}
+        )
+
+    def _instant(self, name: str, now: float, args: Mapping[str, Any]) -> None:
+        self._write(
+            {"ph": "i", "pid": 1, "tid": CONTROLLER, "s": "t", "name": name, "ts": self._at(now), "args": dict(args)}
+        )
+
+    def _at(self, now: float) -> float:
+        return round((now - self._since) * 1e9) / 1e3
+
+    def _write(self, event: Mapping[str, Any]) -> None:
+        self._file.write(",\n" + _dumps(event))
+
+
+def _meta(name: str, row: int, args: Mapping[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "pid": 1, "tid": row, "name": name, "args": dict(args)}
+
+
+def _micro(nanoseconds: int) -> str:
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON knows: nan and infinity become null, what is no plain data becomes its text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int)) else str(value)
+
+
+def read_trace(path: str | Path) -> RunRecord:
+    """The run of a trace that `PerfettoWriter` wrote. A file that is none is a `DataError`."""
+    path = Path(path)
+    workers: dict[int, str] = {}
+    boxes: list[Box] = []
+    streams: list[StreamRecord] = []
+    points: list[Point] = []
+    settings: dict[str, Any] = {}
+    totals: Totals | None = None
+    for number, event in _events(path):
+        try:
+            kind, name, args = event["ph"], event["name"], event.get("args", {})
+            if kind == "X":
+                boxes.append(_box_from(event, workers))
+            elif kind == "i" and name == "epoch":
+                streams.append(StreamRecord(**args))
+            elif kind == "i" and name == "turn":
+                points.append(Point(**args))
+            elif kind == "M" and name == "thread_name":
+                workers[event["tid"]] = args["name"]
+            elif kind == "M" and name == SETTINGS:
+                settings = settings or args
+            elif kind == "M" and name == TOTALS:
+                totals = Totals.from_json(args)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise DataError(f"{path}, line {number}: not an event of a trace of ours ({error!r})") from error
+    if totals is None:
+        raise DataError(f"{path}: no totals in it; was it written by 'ampnet train ... --trace', and to its end?")
+    return RunRecord(settings, in_order(boxes), streams, points, totals)
+
+
+def is_trace(path: str | Path) -> bool:
+    """Whether a file begins like a trace. An event log does not."""
+    with Path(path).open("rb") as file:
+        start = file.read(4096).lstrip()
+    return start.startswith(b"[") or (start.startswith(b"{") and b'"event"' not in start.partition(b"\n")[0])
+
+
+def _events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, event) of a trace: line by line as we write it, so that it is never in memory as a whole."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        ours = file.readline().rstrip() == HEAD
+        if ours:
+            for number, line in enumerate(file, start=2):
+                text = line.rstrip().removesuffix(",")
+                if text == "]}":
+                    return
+                try:
+                    yield number, json.loads(text)
+                except ValueError as error:
+                    raise DataError(f"{path}, line {number}: not an event of a trace of ours ({error})") from error
+            raise DataError(f"{path} ends in the middle")
+    try:  # saved again by another program
+        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        events = data["traceEvents"] if isinstance(data, dict) else data
+        yield from ((1, event) for event in events)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not a trace ({error!r})") from error
+
+
+def _box_from(event: Mapping[str, Any], workers: Mapping[int, str]) -> Box:
+    args = event["args"]
+    kind, _, inference = event["cat"].partition(",")
+    return Box(
+        workers[event["tid"]],
+        args["node"],
+        kind,
+        event["ts"] / 1e6,
+        event["dur"] / 1e6,
+        not inference,
+        tuple(args.get("instances", ())),
+        args.get("more", 0),
+        args["count"] if kind == "update" else args["messages"],
+        args.get("rows", 0),
+        args.get("version"),
+        args.get("staleness"),
+    )
+
+
+def read_run(path: str | Path) -> RunRecord:
+    """The run of a trace (``ampnet train --trace``) or of an event log (``--log``), whichever the file is."""
+    from ampnet.events.log import read_log
+    from ampnet.events.record import Recorder
+
+    if is_trace(path):
+        return read_trace(path)
+    recorder = Recorder()
+    number = 0
+    for number, event in enumerate(read_log(path), start=1):
+        try:
+            recorder(event)
+        except (TypeError, AttributeError, ValueError, StateError) as error:
+            raise DataError(f"{path}, line {number}: not an event of a run ({error})") from error
+    if not number:
+        raise DataError(f"{path}: no event in it; was it written by 'ampnet train' with --trace or --log?")
+    return recorder.record()

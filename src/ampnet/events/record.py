@@ -1,0 +1,289 @@
+"""Record: what pictures and reports are made of. Read off the events while a run goes on, or from its file afterwards.
+
+    events ──> Recorder ──> RunRecord          a log that is read again
+       └─────> PerfettoWriter ──> trace ──> RunRecord
+
+Sums (time, batch sizes, staleness) are of the whole run. Boxes are kept up to a limit, the first ones: a picture shows
+a short stretch anyway, and a long run must not fill the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ampnet.events.boxes import Box, box_of, in_order
+from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Updated
+from ampnet.events.staleness import Staleness, StalenessMeter
+from ampnet.events.utilisation import NodeUse, UpdateUse, UtilisationMeter
+
+if TYPE_CHECKING:
+    from ampnet.controller import Progress
+
+MOST = 500_000
+"""Boxes that are kept of a run."""
+KINDS = (Begin, Pump, Forward, Backward, Updated, Retire, Epoch, Rest)
+"""The events that a record is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    """A stream that has ended: an epoch's training or its validation."""
+
+    name: str
+    """Of the stream."""
+    train: bool
+    """Whether it was training."""
+    began: float
+    """Its first pump, in seconds since the first event."""
+    ended: float
+    """Its last retirement, likewise."""
+    instances: int
+    """Instances retired."""
+    loss: float | None
+    """Mean loss; None if nothing had one."""
+    metrics: dict[str, float]
+    """Means of the metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where a run was at some moment: `Progress`, with the time."""
+
+    time: float
+    """Seconds since the first event."""
+    stream: str
+    """The stream pumped last."""
+    train: bool
+    """Whether it is training."""
+    records: int
+    """Its examples retired so far."""
+    seconds: float
+    """Since its first pump."""
+    loss: float | None
+    """Its mean loss so far; None before the first."""
+    metrics: dict[str, float]
+    """Its metrics so far."""
+    in_flight: int
+    """Instances in flight, of all streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTotal:
+    """What a node did in the whole run."""
+
+    worker: str
+    """Who hosted it, at last."""
+    forward: NodeUse | None
+    """Forward batches; None if there were none."""
+    backward: NodeUse | None
+    """Backward batches, likewise."""
+    updates: UpdateUse | None
+    """Its updates, likewise."""
+    staleness: Staleness | None
+    """Of its gradients; None for a node without parameters."""
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in it."""
+        return sum(part.seconds for part in (self.forward, self.backward, self.updates) if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over a whole run."""
+
+    wall: float
+    """Seconds from Begin to Rest."""
+    nodes: dict[str, NodeTotal]
+    """By name, in the order of their first batches."""
+    workers: dict[str, dict[str, float]]
+    """By worker: seconds spent in "forward", "backward" and "update"."""
+    staleness: Staleness
+    """Of all nodes together."""
+    in_flight: int
+    """The most instances that were in flight at once."""
+    boxes: int
+    """How many boxes the run had, kept or not."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Totals:
+        """What `to_json` gave, after a way through JSON."""
+
+        def one(kind: Any, given: dict[str, Any] | None) -> Any:
+            if given is None:
+                return None
+            if "histogram" in given:
+                given = {**given, "histogram": {int(k): n for k, n in given["histogram"].items()}}
+            return kind(**{k: float("nan") if v is None else v for k, v in given.items()})
+
+        nodes = {
+            name: NodeTotal(
+                given["worker"],
+                one(NodeUse, given["forward"]),
+                one(NodeUse, given["backward"]),
+                one(UpdateUse, given["updates"]),
+                one(Staleness, given["staleness"]),
+            )
+            for name, given in data["nodes"].items()
+        }
+        rest = {name: data[name] for name in ("wall", "workers", "in_flight", "boxes")}
+        return cls(nodes=nodes, staleness=one(Staleness, data["staleness"]), **rest)
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """A run, as far as pictures and reports look at it."""
+
+    settings: dict[str, Any]
+    """Of the first Begin: how it was run; the command line adds "workload" and "graph", the drawing."""
+    boxes: list[Box]
+    """The first `MOST` boxes, in order of their starts."""
+    streams: list[StreamRecord]
+    """Those that have ended, in order."""
+    points: list[Point]
+    """Progress now and then; none in an event log."""
+    totals: Totals
+    """Sums over the whole run."""
+
+
+@dataclass(slots=True)
+class _OpenStream:
+    began: float
+    instances: int = 0
+
+
+@dataclass(slots=True)
+class Sums:
+    """A listener that adds up `Totals` and streams; the part that `Recorder` and `PerfettoWriter` share."""
+
+    since: float | None = None
+    """The time of the first event."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    _use: UtilisationMeter = field(default_factory=UtilisationMeter)
+    _staleness: StalenessMeter = field(default_factory=StalenessMeter)
+    _spent: dict[str, dict[str, float]] = field(default_factory=dict)
+    _hosts: dict[str, str] = field(default_factory=dict)
+    _open: dict[str, _OpenStream] = field(default_factory=dict)
+    _in_flight: int = 0
+    _boxes: int = 0
+
+    def __call__(self, event: Event) -> StreamRecord | None:
+        """Take an event in. Returns the stream that it ends, if it ends one."""
+        if self.since is None:
+            self.since = event.time
+        match event:
+            case Forward():
+                self._worked("forward", event)
+            case Backward():
+                self._staleness(event)
+                self._worked("backward", event)
+            case Updated():
+                self._worked("update", event)
+            case Pump():
+                self._in_flight = max(self._in_flight, event.in_flight)
+                self._open.setdefault(event.stream, _OpenStream(event.time - self.since))
+            case Retire():
+                if event.stream in self._open:
+                    self._open[event.stream].instances += len(event.instances)
+            case Epoch():
+                return self._ended(event, event.time - self.since)
+            case Begin():
+                self._use(event)
+                self.settings = self.settings or dict(event.settings)
+                self._open.clear()  # where a run before was cut short
+            case Rest():
+                self._use(event)
+            case _:
+                pass
+        return None
+
+    def _worked(self, kind: str, event: Forward | Backward | Updated) -> None:
+        self._use(event)
+        self._boxes += 1
+        self._hosts[event.node] = event.worker
+        if event.worker not in self._spent:
+            self._spent[event.worker] = dict.fromkeys(("forward", "backward", "update"), 0.0)
+        self._spent[event.worker][kind] += event.seconds
+
+    def _ended(self, event: Epoch, now: float) -> StreamRecord:
+        stream = self._open.pop(event.stream, _OpenStream(now))
+        metrics = {name: value for name, value in event.metrics.items() if finite(value) is not None}
+        return StreamRecord(event.stream, event.train, stream.began, now, stream.instances, finite(event.loss), metrics)
+
+    def totals(self) -> Totals:
+        """The sums so far."""
+        use, updates, staleness = self._use.nodes(), self._use.updates(), self._staleness.nodes()
+        nodes = {
+            name: NodeTotal(
+                host,
+                use.get((name, "forward")),
+                use.get((name, "backward")),
+                updates.get(name),
+                staleness.get(name),
+            )
+            for name, host in self._hosts.items()
+        }
+        spent = {worker: dict(of) for worker, of in self._spent.items()}
+        return Totals(self._use.wall, nodes, spent, self._staleness.overall(), self._in_flight, self._boxes)
+
+
+class Recorder:
+    """A listener that makes a `RunRecord`; ``turn`` takes progress (``on_turn`` of a runtime or of `fit`)."""
+
+    kinds = KINDS
+    """The events it wants."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._left = most
+        self._sums = Sums()
+        self._boxes: list[Box] = []
+        self._streams: list[StreamRecord] = []
+        self._points: list[Point] = []
+        self._latest = 0.0
+
+    def __call__(self, event: Event) -> None:
+        ended = self._sums(event)
+        assert self._sums.since is not None
+        self._latest = event.time - self._sums.since
+        if ended is not None:
+            self._streams.append(ended)
+        elif self._left > 0:
+            box = box_of(event, self._sums.since)
+            if box is not None:
+                self._boxes.append(box)
+                self._left -= 1
+
+    def turn(self, progress: Progress) -> None:
+        """Note where the run is."""
+        self._points.append(point_of(progress, self._latest))
+
+    def record(self) -> RunRecord:
+        """What there is so far."""
+        sums = self._sums
+        return RunRecord(sums.settings, in_order(self._boxes), list(self._streams), list(self._points), sums.totals())
+
+
+def point_of(progress: Progress, now: float) -> Point:
+    """Progress at this moment, without what is not a number."""
+    metrics = {name: value for name, value in progress.metrics.items() if finite(value) is not None}
+    return Point(
+        now,
+        progress.stream,
+        progress.train,
+        progress.records,
+        progress.seconds,
+        finite(progress.loss),
+        metrics,
+        progress.in_flight,
+    )
+
+
+def finite(value: float) -> float | None:
+    """The value, or None for what JSON does not know."""
+    return value if value - value == 0 else None
