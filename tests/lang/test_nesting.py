@@ -485,6 +485,35 @@ def test_a_number_of_rounds_from_an_array_by_the_number_of_the_round() -> None:
     check(body)
 
 
+def test_less_than_no_round_is_no_round() -> None:
+    """As in range(...). Once a loop whose number of rounds was worked out as -2 came out with a wrong state."""
+
+    def body(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
+        h = repeat(lambda h: m.b(h) + x, x, times=n - 2)
+        return reduce(each(lambda t: repeat(lambda h: m.b(h) + x, t.x * h, times=t.k - 1), seq), "sum")
+
+    check(body)
+
+
+def test_a_fold_over_edges_of_which_there_may_be_none() -> None:
+    """Once the loop went round at least once, and waited for an edge for ever."""
+
+    def body(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
+        states, last = scan(lambda h, e: m.cell(e.x, h), edges, x)
+        each(lambda h: loss(h, y, "squared_error"), states)
+        return last
+
+    check(body)
+
+
+def test_conditions_are_combined_by_signs() -> None:
+    def body(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
+        h = choose((n > 1) & (n != 3) | (n == 0), [m.a, m.b], x)
+        return choose(1 - (n > 1), [m.a, m.b], h) * choose((-n) % 3, m.options, h)
+
+    check(body)
+
+
 # -- parameters and modules
 
 
@@ -586,6 +615,61 @@ def test_modules_that_are_given_a_tuple_a_constant_and_nothing_but_rows() -> Non
 
     for settings in SCHEDULES:
         assert_compiled(Uses(), instances(), **settings)
+
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "a Linear on a matrix": (nn.Linear(WIDTH, WIDTH), (2, WIDTH)),
+    "a convolution": (nn.Conv1d(2, 2, 1), (2, WIDTH)),
+    "a convolution of an image": (nn.Conv2d(1, 2, 2), (1, 2, WIDTH + 1)),
+    "an older cell": (nn.RNNCell(WIDTH, WIDTH), (WIDTH,)),
+    "a norm of matrices": (nn.LayerNorm([2, WIDTH]), (2, WIDTH)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_work_on_rows_of_their_shape(name: str) -> None:
+    layer, shape = LAYERS[name]
+
+    class Layered(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer.double()
+
+        def forward(self, x: Tensor, y: Tensor) -> None:
+            h = self.layer(x)
+            loss(h.reshape(-1, WIDTH).sum(0), y, "squared_error")
+
+    data = [(torch.randn(shape), torch.randn(WIDTH)) for _ in range(3)]
+    assert_compiled(Layered(), data, max_active_keys=3)
+
+
+def test_an_embedding_of_several_words_and_arguments_by_keyword() -> None:
+    class Keyword(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.a, self.cell = nn.Embedding(5, WIDTH), nn.Linear(WIDTH, WIDTH), nn.GRUCell(WIDTH, WIDTH)
+
+        def forward(self, words: Tensor, y: Tensor) -> None:
+            h = self.a(input=self.embed(words).sum(0))
+            loss(self.cell(h, hx=y), y, "squared_error")
+
+    data = [(torch.tensor([1, i, 3]), torch.randn(WIDTH)) for i in range(3)]
+    assert_compiled(Keyword(), data, max_active_keys=3)
+
+
+def test_integer_tensors_are_carried_chosen_and_looked_up() -> None:
+    class Words(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, WIDTH)
+
+        def forward(self, word: Tensor, words: Seq, n: int, y: Tensor) -> None:
+            word = fold(lambda w, other: (w + other) % 9, words, word)
+            word = choose(n, [lambda w: w, lambda w: (w * 2) % 9], word)
+            loss(self.embed(word) * word, y, "squared_error")
+
+    data = [(torch.tensor(i), Seq(torch.tensor([i, 8 - i])), i % 2, torch.randn(WIDTH)) for i in range(4)]
+    assert_compiled(Words(), data, max_active_keys=3)
 
 
 def test_dropout_does_nothing_in_inference() -> None:

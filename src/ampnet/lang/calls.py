@@ -112,7 +112,7 @@ def _call(
 ) -> Any:
     kind = type(module)
     if kind in _NODES:
-        (x,) = args
+        (x,) = (*args, *kwargs.values())
         return apply(trace, module, [x], _NODES[kind])
     if kind is nn.GRUCell:
         x, h = _with_state(trace, module, args, kwargs, 1)

@@ -55,6 +55,11 @@ def compile(
 
 def traced(model: nn.Module, example: Sequence[Any]) -> Trace:
     """Run the model once on symbols, and note down what it does."""
+    with torch.enable_grad():  # so that a model's own no_grad() can be told
+        return _traced(model, example)
+
+
+def _traced(model: nn.Module, example: Sequence[Any]) -> Trace:
     trace = Trace(model)
     names = _names(model, len(example))
     arguments: list[Any] = []
@@ -62,13 +67,36 @@ def traced(model: nn.Module, example: Sequence[Any]) -> Trace:
         arguments.append(_symbol(trace, position, name, given, example, arguments))
     token = current.set(trace)
     try:
-        with intercepted(), torch.no_grad():
+        with intercepted():
             model.forward(*arguments)
     finally:
         current.reset(token)
     if not any(p.is_loss for p in trace.protos):
         raise ModelError(f"the forward of {type(model).__name__} calls no loss(...), so there is nothing to train")
+    for proto in trace.protos:
+        if proto.is_loss:
+            _refuse_trained_label(trace, proto)
     return trace
+
+
+def _refuse_trained_label(trace: Trace, proto: Proto) -> None:
+    """No gradient goes back by way of a label."""
+    todo, seen = [proto.inputs[1]], set()
+    while todo:
+        value = todo.pop()
+        if value is None or id(value.proto) in seen:
+            continue
+        seen.add(id(value.proto))
+        made = value.proto.operation
+        if made is not None and made.op == "call" and made.settings["function"].__name__ == "detach":
+            continue
+        if value.proto.module is not None or trace.is_parameter(value):
+            raise ModelError(
+                "the label of a loss depends on parameters, and no gradient goes back by way of a label: give the loss "
+                "label.detach(), or a function of your own as prediction and zeros as label",
+                proto.line,
+            )
+        todo += value.proto.inputs
 
 
 def _names(model: nn.Module, count: int) -> list[str]:

@@ -111,7 +111,7 @@ class Eager:
         return options[int(index)](*args)
 
     def reduce(self, family: Any, reduction: str) -> Any:
-        space = common_space([family])
+        space = _filled(common_space([family]))
         return _together([_element(family, i) for i in range(len(space))], reduction)
 
     def loss(
@@ -127,7 +127,8 @@ class Eager:
         if isinstance(prediction, Family):
             if function != "selection":
                 raise ModelError("a loss takes one value; for the choice among elements use 'selection'", here())
-            prediction = torch.stack([_element(prediction, i) for i in range(len(common_space([prediction])))])
+            space = _filled(common_space([prediction]))
+            prediction = torch.stack([_element(prediction, i) for i in range(len(space))])
         noted = record.get()
         if label is None:
             if noted is not None:
@@ -168,6 +169,12 @@ def common_space(families: Sequence[Any]) -> Space:
         if space is not spaces[0]:
             raise ModelError(two_scopes(repr(spaces[0]), repr(space)), here())
     return spaces[0]
+
+
+def _filled(space: Space) -> Space:
+    if not len(space):
+        raise DataError(f"{space!r} has no element, and the model puts all its elements together")
+    return space
 
 
 def two_scopes(a: str, b: str) -> str:

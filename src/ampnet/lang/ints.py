@@ -38,7 +38,7 @@ class Int:
     __slots__ = ("args", "axes", "op")
 
     def __init__(self, op: str, *args: Any, axes: frozenset[Axis] = frozenset()) -> None:
-        """``op``: the sign of a binary operation, "not", "neg", or
+        """``op``: the sign of a binary operation, "neg", "count" (no less than 0), or
 
         "scalar" (name)       a field that travels along          "index" (axis)          the place on an axis
         "lookup" (array, i)   an array of the structure           "rounds" (rounds)       how often a loop goes round
@@ -129,7 +129,11 @@ class Int:
         return self._binary("|", other, True)
 
     def __invert__(self) -> Int:
-        return Int("not", self)
+        raise ModelError(
+            "'~' of an integer of the instance: eagerly, Python makes -1 and -2 of False and True. Use the opposite "
+            "comparison, or 1 - condition",
+            here(),
+        )
 
     def __neg__(self) -> Int:
         return Int("neg", self)
@@ -148,8 +152,8 @@ class Int:
     def _unknown(self, what: str) -> NoReturn:
         raise ModelError(
             f"{what} asks for the value of an integer of the instance, which is not known while the model is compiled. "
-            f"Use choose(...) to choose by it, repeat(..., times=...) or repeat(..., while_=...) to loop by it, and "
-            f"& | ~ instead of and, or, not",
+            f"Use choose(...) to choose by it, repeat(..., times=...) or repeat(..., while_=...) to loop by it, & and | "
+            f"instead of 'and' and 'or', and the opposite comparison instead of 'not'",
             here(),
         )
 
@@ -239,8 +243,8 @@ class Coder:
             return "i" if any(r.axis is args[0] for r in self.inside) else self._column(args[0].name)
         if op == "lookup":
             return f"v.get({args[0]!r}, {self.text(args[1])})"
-        if op == "not":
-            return f"np.logical_not({self.text(args[0])})"
+        if op == "count":
+            return f"np.maximum({self.text(args[0])}, 0)"
         if op == "neg":
             return f"(-{self.text(args[0])})"
         if op == "carried":

@@ -202,6 +202,11 @@ class Trace:
 
     def emit(self, proto: Proto, *outputs: tuple[Scope, Tensor]) -> Value:
         """Note a proto down; its first output."""
+        if not torch.is_grad_enabled():
+            self.fail(
+                "torch.no_grad() inside of a model has no meaning for messages: use value.detach() where no gradient "
+                "is to pass"
+            )
         self.protos.append(proto)
         proto.outputs = [Value(self, proto, i, scope, row) for i, (scope, row) in enumerate(outputs)]
         if not proto.into and proto.inputs:
@@ -297,6 +302,9 @@ class Trace:
             )
             self._constants[id(given)] = (given, self.emit(proto, (Scope(), meta(given))))
         return self._constants[id(given)][1]
+
+    def is_parameter(self, value: Value) -> bool:
+        return any(value is known for given, known in self._constants.values() if isinstance(given, nn.Parameter))
 
     @contextmanager
     def outside(self) -> Iterator[None]:

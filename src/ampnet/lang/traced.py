@@ -85,7 +85,7 @@ class Traced:
             seen.append(self._family(axis, made))
             return made
 
-        last = self._loop(axis, body, start, at_least_once=True)
+        last = self._loop(axis, body, start, at_least_once=axis.kind != "edges")  # of edges there may be none
         return seen[0], last
 
     def repeat(self, body: Body, start: Any, times: Int | int | None, while_: Body | None) -> Any:
@@ -94,6 +94,8 @@ class Traced:
             times = trace.check_int(times, "times")
             if isinstance(times, int) and times <= 0:
                 return start
+            if isinstance(times, Int) and times.op not in ("scalar", "index"):
+                times = Int("count", times)  # less than none is none, as in range(...)
         counted = not takes(body, 1)
         numbers = [v for v in leaves(start) if isinstance(v, Int | int) and not isinstance(v, bool)]
         axis = trace.axis("round", "rounds", times if times is not None else 0)

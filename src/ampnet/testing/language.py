@@ -43,6 +43,8 @@ def model_gradients(model: Model, instances: Sequence[Sequence[Any]]) -> dict[st
     """Autograd's gradients of the sum of all losses of all instances, by the model's own names. Runs eagerly."""
     named = dict(model.named_parameters())
     total = torch.stack([model.loss(*arguments) for arguments in instances]).sum()
+    if not total.requires_grad:  # no edge in any of the graphs, say
+        return {name: torch.zeros_like(p) for name, p in named.items()}
     grads = torch.autograd.grad(total, list(named.values()), allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), grads, strict=True)}
 
