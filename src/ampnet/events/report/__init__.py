@@ -1,1 +1,148 @@
-"""Report."""
+"""Report: one HTML page about a run. It needs no network, no other file, and no JavaScript to be read or printed.
+
+    from ampnet.events import read_run
+    from ampnet.events.report import report
+
+    report(read_run("run.json"), "report.html")
+
+Everything comes from the run's own file. A trace (``--trace``) has all of it; an event log (``--log``) lacks what is
+noted between events: the curves inside of epochs, and examples per second.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from ampnet._version import __version__
+from ampnet.events.gantt import FAINT, INK, write_whole
+from ampnet.events.gantt_page import READY
+from ampnet.events.gantt_page import SCRIPT as GANTT_SCRIPT
+from ampnet.events.gantt_page import STYLE as GANTT_STYLE
+from ampnet.events.record import RunRecord
+from ampnet.events.report import sections
+from ampnet.events.report.drawing import drawing_of
+
+__all__ = ["drawing_of", "page", "report"]
+
+SECTIONS = {
+    "learning": ("Learning and throughput", sections.learning),
+    "workers": ("Workers", sections.workers),
+    "timeline": ("Who worked when", sections.timeline),
+    "nodes": ("Nodes", sections.nodes),
+    "staleness": ("Staleness", sections.staleness),
+    "graph": ("The graph", sections.graph),
+    "settings": ("Settings", sections.settings),
+}
+"""By id, in the order of the page."""
+
+
+def report(run: RunRecord, path: str | Path) -> None:
+    """Write the page. The file appears whole or not at all."""
+    text = page(run)
+    write_whole(Path(path), lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def page(run: RunRecord) -> str:
+    """The page as text."""
+    title = str(run.settings.get("workload", "a run"))
+    parts, links = [], []
+    for name, (heading, make) in SECTIONS.items():
+        body = make(run)
+        if body:
+            parts.append(f'<section id="{name}">\n<h2>{escape(heading)}</h2>\n{body}\n</section>')
+            links.append(f'<a href="#{name}">{escape(heading)}</a>')
+    return PAGE.format(
+        title=escape(title),
+        summary=escape(sections.summary(run)),
+        links=" ".join(links),
+        body="\n".join(parts),
+        style=STYLE + GANTT_STYLE,
+        script=GANTT_SCRIPT + SORTING + READY,
+        version=escape(__version__),
+    )
+
+
+STYLE = f"""
+body {{ font: 14px/1.45 system-ui, sans-serif; color: {INK}; background: white; max-width: 1240px; margin: 1.6rem auto;
+  padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; margin: 0 0 0.2rem; }}
+h2 {{ font-size: 1.1rem; margin: 2rem 0 0.6rem; padding-bottom: 0.2rem; border-bottom: 1px solid #d5dae0; }}
+.summary {{ font-size: 1.05rem; margin: 0.2rem 0 0.6rem; }}
+nav a {{ margin-right: 1rem; color: #1f5f9e; text-decoration: none; }}
+p, footer {{ color: {FAINT}; margin: 0.3rem 0 0.7rem; }}
+.summary {{ color: {INK}; }}
+.grid {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); gap: 0.8rem 1.6rem; }}
+.few {{ display: flex; flex-wrap: wrap; gap: 1rem 2.2rem; }}
+figure {{ margin: 0; break-inside: avoid; }}
+figcaption .swatch {{ margin-left: 0.9rem; color: {FAINT}; }}
+.swatch i {{ display: inline-block; width: 1.1em; height: 0.8em; margin-right: 0.4em; border-radius: 2px; }}
+svg.chart {{ width: 100%; height: auto; font: 11px system-ui, sans-serif; fill: {FAINT}; }}
+svg.chart .grid {{ stroke: #e6eaee; }}
+svg.chart .y {{ text-anchor: end; }}
+svg.chart .x {{ text-anchor: middle; }}
+svg.bars {{ font: 9px system-ui, sans-serif; fill: {FAINT}; }}
+svg.bars .end {{ text-anchor: end; }}
+svg.bars .slot {{ fill: transparent; }}
+svg.bars .base {{ stroke: #b8c0c8; }}
+svg.shares .slot {{ fill: #eef1f4; }}
+svg.graph {{ width: 100%; height: auto; display: block; margin: 0 auto; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-size: 13px; }}
+th, td {{ padding: 0.22rem 0.7rem; text-align: left; vertical-align: middle; border-bottom: 1px solid #eceff2; }}
+th {{ font-weight: 600; border-bottom: 1px solid #b8c0c8; vertical-align: bottom; }}
+th.n, td.n {{ text-align: right; font-variant-numeric: tabular-nums; }}
+td.n {{ white-space: nowrap; }}
+td small {{ color: {FAINT}; }}
+th[data-sorts] {{ cursor: pointer; }}
+tr {{ break-inside: avoid; }}
+@media print {{
+  nav, .buttons {{ display: none; }}
+  body {{ margin: 0; max-width: none; }}
+  h2 {{ break-after: avoid; }}
+}}
+"""
+
+SORTING = """
+for (const table of document.querySelectorAll("table")) {
+  const heads = Array.from(table.tHead.rows[0].cells), body = table.tBodies[0];
+  heads.forEach((head, column) => {
+    let down = true;
+    head.dataset.sorts = "yes";
+    head.title = "click to sort";
+    head.addEventListener("click", () => {
+      const value = row => {
+        const text = row.cells[column].textContent.trim(), number = parseFloat(text.replace(/,/g, ""));
+        return isNaN(number) ? text : number;
+      };
+      const rows = Array.from(body.rows).map(row => [value(row), row]);
+      rows.sort(([a], [b]) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? 1 : -1));
+      if (down) rows.reverse();
+      down = !down;
+      body.append(...rows.map(pair => pair[1]));
+    });
+  });
+}
+"""
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<p class="summary">{summary}</p>
+<nav>{links}</nav>
+</header>
+{body}
+<footer><p>Made by AMPNet {version} from the run's own file.</p></footer>
+<script>{script}
+</script>
+</body>
+</html>
+"""

@@ -1,0 +1,52 @@
+"""``ampnet report RUN -o FILE``: one HTML page about a run, from its trace or its log."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ampnet.cli.options import Parser, file_to_read, file_to_write
+
+
+def add_parser(commands: Any, common: Parser) -> None:
+    """Add the command to the parser of all commands."""
+    parser = commands.add_parser(
+        "report",
+        parents=[common],
+        help="make a page about a run",
+        description="Make one HTML page about a run, from its own file: learning, throughput, workers, nodes, "
+        "staleness, the graph, and who worked when.",
+    )
+    parser.add_argument(
+        "run_file",
+        type=file_to_read,
+        metavar="RUN",
+        help="a trace, written by 'ampnet train ... --trace RUN'; a log (--log) will do, but knows nothing of the "
+        "curves inside of epochs and of examples per second",
+    )
+    parser.add_argument(
+        "-o", "--output", type=_page, required=True, metavar="FILE", help="write to FILE, which ends in .html"
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def _page(text: str) -> Path:
+    path = file_to_write(text)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise argparse.ArgumentTypeError(f"{path} is no name for a page; let it end in .html")
+    return path
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page, and print its first line."""
+    if args.output.resolve() == args.run_file.resolve():
+        args.parser.error("--output: this is the run itself; give another file")
+    from ampnet.events.perfetto import read_run
+    from ampnet.events.report import report
+    from ampnet.events.report.sections import summary
+
+    record = read_run(args.run_file)
+    report(record, args.output)
+    print(summary(record))
+    return 0

@@ -1,0 +1,259 @@
+"""Sections: each takes a run and gives its part of the page, or nothing where the run has nothing to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ampnet.draw import Sketch
+from ampnet.errors import DataError
+from ampnet.events.gantt import COLOURS, chart, natural
+from ampnet.events.gantt_page import figure
+from ampnet.events.record import NodeTotal, Point, RunRecord, StreamRecord
+from ampnet.events.report.charts import BLUE, ORANGE, Curve, curves, lags, shares, sizes
+from ampnet.events.report.drawing import sketch_from, svg_of
+from ampnet.events.utilisation import NodeUse
+
+HOT = 0.02
+"""Nodes with at least this share of the time are marked in the drawing."""
+LONG = 200
+"""Streams in the table; of more, the last."""
+
+
+def summary(run: RunRecord) -> str:
+    """The line at the top."""
+    trained = [s for s in run.streams if s.train]
+    parts = []
+    last = next((s for s in reversed(run.streams) if not s.train), trained[-1] if trained else None)
+    if last is not None:
+        values = [f"loss {last.loss:.4g}"] if last.loss is not None else []
+        values += [f"{name} {value:.4g}" for name, value in last.metrics.items()]
+        parts.append(f"{last.name}: {', '.join(values)}")
+    parts.append(f"{len(trained)} training stream{'' if len(trained) == 1 else 's'} in {run.totals.wall:.1f} s")
+    if trained:
+        count = sum(s.instances for s in trained)
+        parts.append(f"{count:,} instances trained, {_rate(count, sum(map(_seconds, trained)))}/s")
+    stale = run.totals.staleness
+    if stale.messages:
+        parts.append(f"staleness {stale.mean:.1f} (max {stale.max})")
+    busy = [sum(of.values()) / run.totals.wall for of in run.totals.workers.values() if run.totals.wall > 0]
+    if busy:
+        named = f"{len(busy)} workers" if len(busy) > 1 else "the worker"
+        parts.append(f"{named} busy {100 * sum(busy) / len(busy):.0f} % of the time")
+    return "; ".join(parts)
+
+
+def learning(run: RunRecord) -> str:
+    """Loss, metrics and throughput over time; what came of each stream."""
+    names = list(dict.fromkeys(name for s in run.streams for name in s.metrics))
+    losses: Callable[[Any], float | None] = lambda of: of.loss  # noqa: E731
+    drawn = [_curve("loss", run, losses)]
+    for name in names[:4]:
+        drawn.append(_curve(name, run, lambda of, name=name: of.metrics.get(name)))  # type: ignore[misc]
+    drawn.append(_throughput(run))
+    return f'<div class="grid">{"".join(drawn)}</div>\n{_streams(run, names)}'
+
+
+def _curve(title: str, run: RunRecord, of: Callable[[Any], float | None]) -> str:
+    running = Curve("training, mean so far", "#a9c6e2")
+    for piece in _by_stream([p for p in run.points if p.train]):
+        running.pieces.append([(p.time, value) for p in piece if (value := of(p)) is not None])
+    ends = []
+    for name, train, colour in (("training", True, BLUE), ("validation", False, ORANGE)):
+        values = [(s.ended, value) for s in run.streams if s.train == train and (value := of(s)) is not None]
+        ends.append(Curve(name, colour, [values], dots=True))
+    return curves(title, [running, *ends], unit="s since the start")
+
+
+def _by_stream(points: Sequence[Point]) -> list[list[Point]]:
+    pieces: list[list[Point]] = []
+    for p in points:
+        if pieces and pieces[-1][-1].stream == p.stream and pieces[-1][-1].records <= p.records:
+            pieces[-1].append(p)
+        else:
+            pieces.append([p])
+    return pieces
+
+
+def _throughput(run: RunRecord) -> str:
+    """Examples per second where progress was noted; else instances per second of each stream."""
+    drawn = []
+    for name, train, colour in (("training", True, BLUE), ("validation", False, ORANGE)):
+        curve = Curve(name, colour)
+        for piece in _by_stream([p for p in run.points if p.train == train]):
+            # About a second at a time: over a tenth of one, buckets of examples make the curve jump.
+            rates: list[tuple[float, float]] = []
+            before = piece[0]
+            for p in piece[1:]:
+                if p.time - before.time >= 0.99 or (p is piece[-1] and p.time > before.time and not rates):
+                    rates.append(((p.time + before.time) / 2, (p.records - before.records) / (p.time - before.time)))
+                    before = p
+            curve.pieces.append(rates)
+        drawn.append(curve)
+    if sum(len(c.points) for c in drawn) > 1:
+        for curve in drawn:
+            curve.dots = len(curve.points) < 40
+        return curves("throughput: examples per second", drawn, from_zero=True, unit="s since the start")
+    for curve, train in zip(drawn, (True, False), strict=True):
+        ended = [s for s in run.streams if s.train == train and _seconds(s) > 0]
+        curve.pieces, curve.dots = [[(s.ended, s.instances / _seconds(s)) for s in ended]], True
+    return curves("throughput: instances per second", drawn, from_zero=True, unit="s since the start")
+
+
+def _seconds(stream: StreamRecord) -> float:
+    return stream.ended - stream.began
+
+
+def _rate(count: float, seconds: float) -> str:
+    return f"{count / seconds:,.0f}" if seconds > 0 else "-"
+
+
+def _streams(run: RunRecord, names: Sequence[str]) -> str:
+    rows = []
+    for s in run.streams[-LONG:]:
+        seen = [p for p in run.points if p.stream == s.name and s.began <= p.time <= s.ended and p.seconds > 0]
+        examples = _rate(seen[-1].records, seen[-1].seconds) if seen else "-"
+        loss = "-" if s.loss is None else f"{s.loss:.4f}"
+        values = [f"{s.metrics[n]:.4f}" if n in s.metrics else "-" for n in names]
+        cells = [f"{_seconds(s):.2f}", f"{s.instances:,}", _rate(s.instances, _seconds(s)), examples, loss, *values]
+        rows.append([s.name, "training" if s.train else "inference", *cells])
+    head = ["stream", "what", "seconds", "instances", "instances/s", "examples/s", "loss", *names]
+    left = "" if len(run.streams) <= LONG else f"<p>The last {LONG} of {len(run.streams):,} streams.</p>"
+    return left + table(head, [[escape(c) for c in row] for row in rows], words=2) if rows else ""
+
+
+def workers(run: RunRecord) -> str:
+    """Where the time of each worker went."""
+    wall, rows = run.totals.wall, []
+    for name in sorted(run.totals.workers, key=natural):
+        of = run.totals.workers[name]
+        busy = sum(of.values())
+        hosted = sum(total.worker == name for total in run.totals.nodes.values())
+        percents = [_percent(of[kind], wall) for kind in ("forward", "backward", "update")]
+        rows.append(
+            [escape(name), shares(list(of.items()), wall, wide=420), _percent(busy, wall), *percents, str(hosted)]
+        )
+    note = "<p>Parts of the wall time. The rest went into queues, routing, the controller, recording, or waiting.</p>"
+    return note + table(["worker", "", "busy", "forward", "backward", "update", "nodes"], rows, words=2)
+
+
+def nodes(run: RunRecord) -> str:
+    """What each node did: time, batches, updates, staleness."""
+    drawing = _drawing(run)
+    details = {item.name: item.detail for item in drawing.items} if drawing is not None else {}
+    spent = sum(total.seconds for total in run.totals.nodes.values())
+    top = max((total.seconds for total in run.totals.nodes.values()), default=0.0)
+    several = len(run.totals.workers) > 1
+    rows = []
+    for name, total in sorted(run.totals.nodes.items(), key=lambda item: -item[1].seconds):
+        parts = [("forward", total.forward), ("backward", total.backward), ("update", total.updates)]
+        bar = shares([(kind, part.seconds) for kind, part in parts if part is not None], top, wide=110)
+        row = [f"<b>{escape(name)}</b><br><small>{escape(details.get(name, ''))}</small>"]
+        row += [escape(total.worker)] if several else []
+        row += [f"{_percent(total.seconds, spent)}<br>{bar}", *_use(total.forward, "forward")]
+        row += [*_use(total.backward, "backward"), *_updates(total)]
+        rows.append(row)
+    head = ["node", *(["worker"] if several else []), "time", "forward batches", "messages, rows of one", "batch sizes"]
+    head += ["backward batches", "messages, rows of one", "batch sizes", "updates", "staleness"]
+    note = f"<p>Sorted by time; its bar is {_legend()}. Batch sizes: batches of 1, 2–3, 4–7, … messages.</p>"
+    return note + table(head, rows, words=2 if several else 1)
+
+
+def _use(use: NodeUse | None, kind: str) -> list[str]:
+    if use is None:
+        return ["", "", ""]
+    return [
+        f"{use.invocations:,}",
+        f"{use.mean_messages:,.1f}, {use.mean_rows:,.0f}",
+        sizes(use.histogram, colour=COLOURS[kind]),
+    ]
+
+
+def _updates(total: NodeTotal) -> list[str]:
+    updates = "" if total.updates is None else f"{total.updates.updates:,}"
+    stale = total.staleness
+    return [updates, "" if stale is None else f"{stale.mean:.2f}, max {stale.max}"]
+
+
+def _legend() -> str:
+    return ", ".join(
+        f'<span class="swatch"><i style="background: {COLOURS[kind]}"></i>{kind}</span>'
+        for kind in ("forward", "backward", "update")
+    )
+
+
+def staleness(run: RunRecord) -> str:
+    """A histogram for each node with parameters."""
+    parts = []
+    for name, total in run.totals.nodes.items():
+        stale = total.staleness
+        if stale is not None and stale.messages:
+            parts.append(
+                f'<figure class="lags"><figcaption><b>{escape(name)}</b><br>mean {stale.mean:.2f}, max {stale.max}, '
+                f"{stale.messages:,} messages</figcaption>{lags(stale.histogram)}</figure>"
+            )
+    if not parts:
+        return ""
+    note = "<p>How many updates a node made between the forward and the backward of a message.</p>"
+    return f'{note}<div class="few">{"".join(parts)}</div>'
+
+
+def graph(run: RunRecord) -> str:
+    """The drawing, with the share of the time at the nodes that took most."""
+    drawing = _drawing(run)
+    if drawing is None:
+        return "<p>The run's file holds no drawing: its settings have no <code>graph</code>.</p>"
+    spent = sum(total.seconds for total in run.totals.nodes.values())
+    marks = {name: min(1.0, total.seconds / spent) for name, total in run.totals.nodes.items() if spent > 0}
+    hot = {name: share for name, share in marks.items() if share >= HOT}
+    return f"<p>Per cent: share of all the time spent in nodes, from {100 * HOT:.0f} % on.</p>{svg_of(drawing, hot)}"
+
+
+def _drawing(run: RunRecord) -> Sketch | None:
+    given = run.settings.get("graph")
+    return sketch_from(given) if isinstance(given, Mapping) else None
+
+
+def timeline(run: RunRecord) -> str:
+    """The Gantt chart of a steady stretch."""
+    try:
+        drawn = chart(run.boxes)
+    except DataError as error:
+        return f"<p>{escape(str(error))}</p>"
+    kept = ""
+    if run.totals.boxes > len(run.boxes):
+        kept = f"<p>Of the run's {run.totals.boxes:,} boxes, the first {len(run.boxes):,} were recorded.</p>"
+    return f"<p>{escape(drawn.title)}. The numbers in the boxes are instances.</p>{kept}{figure(drawn, run.boxes)}"
+
+
+def settings(run: RunRecord) -> str:
+    """Under which settings the run was started."""
+    rows = []
+    for name, value in run.settings.items():
+        if name == "updates" and isinstance(value, Mapping):
+            rows += [[f"updates of {node}", _plain(policy)] for node, policy in value.items()]
+        elif name != "graph":
+            rows.append([name, _plain(value)])
+    return table(["setting", "value"], [[escape(c) for c in row] for row in rows], words=2) if rows else ""
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None) or "none"
+    return "none" if value is None else str(value)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole > 0 else "-"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
+    """A table; ``rows`` are HTML already. The first ``words`` columns are text, the others numbers."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "".join(f"<{tag}{'' if i < words else ' class=n'}>{cell}</{tag}>" for i, cell in enumerate(cells))
+
+    body = "\n".join(f"<tr>{row(cells, 'td')}</tr>" for cells in rows)
+    top = row([escape(h) for h in head], "th")
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
