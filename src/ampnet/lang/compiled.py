@@ -122,6 +122,7 @@ def _symbol(trace: Trace, position: int, name: str, given: Any, example: Sequenc
             raise ModelError(
                 f"the nodes of the edges '{name}' must be an argument of forward as well, before the edges themselves"
             )
+        trace.checks.append(lambda args: _check_nodes(args, position, at))
         return Symbol(trace, position, name, given, before[at])
     if isinstance(given, Space):
         return Symbol(trace, position, name, given)
@@ -152,6 +153,16 @@ def _whole(value: Any, name: str) -> int:
     return int(value)
 
 
+def _check_nodes(arguments: Sequence[Any], edges: int, nodes: int) -> None:
+    if arguments[edges]._nodes is not arguments[nodes]:
+        raise DataError(f"the edges (argument {edges}) are not between the elements of argument {nodes}")
+
+
+def _kind(given: Any) -> type:
+    """What an argument must be an instance of."""
+    return Tensor if isinstance(given, Tensor) else int if isinstance(given, int | np.integer) else type(given)
+
+
 class Compiled(Graph):
     """The graph of a model, and the way from arguments to instances. Made by `compile`."""
 
@@ -174,7 +185,7 @@ class Compiled(Graph):
         self._pumps = [(p, self._plan.fields(p.scope), p.outputs[0].row) for p in protos if p.pump is not None]
         self._losses = [p.scope for p in protos if p.is_loss]
         self._filled = {p.puts_together for p in protos if p.puts_together is not None}
-        self._kinds = [type(e) for e in example]
+        self._kinds = [_kind(e) for e in example]
         self._labels = _only_labels(protos)
         self._counts = [self._counter(scope) for scope in self._losses]
         self._structured = any(node.needs_structure for node in self.nodes.values())
@@ -238,15 +249,12 @@ class Compiled(Graph):
         if len(arguments) != len(self._kinds):
             raise DataError(f"{self.name} takes {len(self._kinds)} argument(s), got {len(arguments)}")
         for position, (kind, given) in enumerate(zip(self._kinds, arguments, strict=True)):
-            if (
-                given is None
-                or isinstance(given, kind)
-                or (kind in (int, bool) and isinstance(given, int | np.integer))
-            ):
+            if isinstance(given, kind) or (given is None and kind is Tensor):  # a label that is not known
                 continue
-            raise DataError(
-                f"argument {position} of {self.name} is a {type(given).__name__}, expected a {kind.__name__}"
-            )
+            if kind is int and isinstance(given, np.integer):
+                continue
+            found = "None" if given is None else f"a {type(given).__name__}"
+            raise DataError(f"argument {position} of {self.name} is {found}, expected a {kind.__name__}")
         for check in self._trace.checks:
             check(arguments)
         for axis in self._filled:
@@ -272,6 +280,12 @@ class Compiled(Graph):
             everywhere = pump.axis is not None and all(guard is pump.axis.real for guard in proto.scope.guards)
             unknown = proto.name in self._labels and everywhere and pump.column not in given._columns
             rows = None if unknown else given._column(pump.column)
+            at = given._given.get(pump.column)
+            if at != pump.at and not unknown:
+                raise DataError(
+                    f"column '{pump.column}' of {given!r} is given for {at or 'all nodes'}; the model was compiled for "
+                    f"one that is given for {pump.at or 'all nodes'}"
+                )
             only = given._only.get(pump.column)
             places = np.arange(len(given)) if only is None else only
         if rows is None:

@@ -152,8 +152,8 @@ class Int:
     def _unknown(self, what: str) -> NoReturn:
         raise ModelError(
             f"{what} asks for the value of an integer of the instance, which is not known while the model is compiled. "
-            f"Use choose(...) to choose by it, repeat(..., times=...) or repeat(..., while_=...) to loop by it, & and | "
-            f"instead of 'and' and 'or', and the opposite comparison instead of 'not'",
+            f"Use choose(...) to choose by it, repeat(..., times=...) or repeat(..., while_=...) to loop by it, & and "
+            f"| instead of 'and' and 'or', and the opposite comparison instead of 'not'",
             here(),
         )
 

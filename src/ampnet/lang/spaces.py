@@ -15,6 +15,7 @@ The same objects are handed to a model that runs eagerly and to `Compiled.instan
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -34,6 +35,8 @@ class Space:
     """Elements, and what is known of each: columns, by name."""
 
     kind = "elements"
+    _given: Mapping[str, str] = MappingProxyType({})
+    """Where a column is given, if not for all elements: "leaves" or "branches"."""
 
     def __init__(self, count: int, columns: Mapping[str, Any], only: Mapping[str, Ints] | None = None) -> None:
         """``only``: the elements that a column is given for, where not for all."""
@@ -55,8 +58,8 @@ class Space:
 
     def __iter__(self) -> NoReturn:
         raise ModelError(
-            f"a Python 'for' goes through {self!r}; each(function, elements) and fold(function, elements, start) work on "
-            f"the elements",
+            f"a Python 'for' goes through {self!r}; each(function, elements) and fold(function, elements, start) work "
+            f"on the elements",
             here(),
         )
 
@@ -69,6 +72,16 @@ class Space:
     def plain(self) -> bool:
         """Whether an element is one value, without a name."""
         return list(self._columns) == ["value"]
+
+    def _integers(self, name: str) -> Ints:
+        """A column that decides where messages go."""
+        column = self._column(name)
+        if isinstance(column, Tensor):
+            raise DataError(
+                f"column '{name}' of {self!r} is a tensor (payload); the model was compiled for integers there "
+                f"(control: a list or NumPy array)"
+            )
+        return column
 
     def __getattr__(self, name: str) -> Many:
         if name.startswith("_") or name not in self._columns:
@@ -172,8 +185,9 @@ class Tree(Space):
         roots = np.flatnonzero(self._parents == -1)
         if n == 0 or len(roots) != 1:
             raise DataError(f"a Tree has one root (parent -1); this one has {len(roots)} among {n} nodes")
-        if self._parents.min() < -1 or self._parents.max() >= n:
-            raise DataError(f"a Tree of {n} nodes names {int(self._parents.max())} as a parent")
+        wrong = np.flatnonzero((self._parents < -1) | (self._parents >= n))
+        if len(wrong):
+            raise DataError(f"a Tree of {n} nodes names {int(self._parents[wrong[0]])} as a parent, at {int(wrong[0])}")
         self._root = int(roots[0])
         self._refuse_cycles()
         self._degree = np.bincount(np.delete(self._parents, self._root), minlength=n)
@@ -181,6 +195,7 @@ class Tree(Space):
         only = {name: np.flatnonzero(self._degree == 0) for name in leaves or {}}
         only |= {name: np.flatnonzero(self._degree > 0) for name in branches or {}}
         super().__init__(n, {**(leaves or {}), **(branches or {}), **columns}, only)
+        self._given = {**dict.fromkeys(leaves or {}, "leaves"), **dict.fromkeys(branches or {}, "branches")}
 
     def _refuse_cycles(self) -> None:
         n = len(self._parents)

@@ -82,27 +82,22 @@ class Symbol(Family):
 
     def _tensor(self, name: str, given: Tensor) -> Value:
         scope = Scope((self.axis,), (self.axis.real,) if self.axis.real is not None else ())
-        if name in self.example._only:
-            way = int(self._at_leaves(name))
-            scope = scope.guarded(self.trace.guard(self.leaf_or_branch(), way))
+        at = self.example._given.get(name)
+        if at is not None:
+            scope = scope.guarded(self.trace.guard(self.leaf_or_branch(), int(at == "leaves")))
         label = self.axis.name if self.example.plain else f"{self.axis.name}_{name}"
         proto = Proto(
             self.trace.name(label), [], ("out",), here(),
-            pump=Pump(self.position, name, self.axis),
+            pump=Pump(self.position, name, at, self.axis),
         )  # fmt: skip
         row = torch.empty(given.shape[1:], dtype=given.dtype)
         return self.trace.emit(proto, (scope, meta(row)))
-
-    def _at_leaves(self, name: str) -> bool:
-        example = self.example
-        assert isinstance(example, Tree)
-        return len(example._only[name]) == 0 or example._degree[example._only[name][0]] == 0
 
     def _integer(self, name: str) -> Int:
         if name in self.example._only:
             self.trace.fail(f"integers such as '{name}' must be given for all nodes of a tree, not for some")
         array, position = f"{self.axis.name}_{name}", self.position
-        self.trace.arrays[array] = lambda args: args[position]._column(name)
+        self.trace.arrays[array] = lambda args: args[position]._integers(name)
         return Int("lookup", array, self.index)
 
     def array(self, what: str) -> str:

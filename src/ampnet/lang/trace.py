@@ -47,6 +47,8 @@ class Pump:
     """The argument of ``forward`` they are taken from; None for a constant of the model."""
     column: str | None = None
     """Of a space; None where the argument itself is a tensor."""
+    at: str | None = None
+    """Where the column is given, if not for all elements: "leaves" or "branches"."""
     axis: Axis | None = None
     """The space's."""
     constant: Tensor | None = None
