@@ -33,7 +33,8 @@ from ampnet.lang.scope import Scope
 from ampnet.lang.spaces import Edges, Space
 from ampnet.lang.symbols import Symbol
 from ampnet.lang.trace import Plan, Proto, Pump, Trace, current, meta
-from ampnet.nodes import Group, Ungroup
+from ampnet.nodes import Group, Rows, Ungroup
+from ampnet.nodes.program import moved
 from ampnet.state import Ints, States
 from ampnet.structure import Shelf, Structure
 
@@ -196,9 +197,20 @@ class Compiled(Graph):
         return super().module()
 
     def to(self, *args: Any, **kwargs: Any) -> Compiled:
-        """Move or cast the model's parameters, as `torch.nn.Module.to` does. Not while a run is going on."""
+        """Move or cast the model's parameters, as `torch.nn.Module.to` does. Not while a run is going on.
+
+        From then on, instances are made of tensors of the new dtype.
+        """
         self.model.to(*args, **kwargs)
         super().to(*args, **kwargs)
+        for node in self.nodes.values():
+            if isinstance(node, Rows):
+                node.to(*args, **kwargs)
+        for place, (proto, fields, row) in enumerate(self._pumps):
+            dtype = moved(torch.empty(0, dtype=row.dtype), *args, **kwargs).dtype
+            self._pumps[place] = proto, fields, torch.empty(row.shape, dtype=dtype, device="meta")
+            if proto.pump is not None and proto.pump.constant is not None:
+                proto.pump.constant = moved(proto.pump.constant, *args, **kwargs)
         return self
 
     def explain(self, width: int | None = 160) -> str:

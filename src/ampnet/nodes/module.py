@@ -69,8 +69,8 @@ def not_row_wise(module: nn.Module) -> str | None:
     for name, inner in module.named_modules():
         if isinstance(inner, _REFUSED):
             return (
-                f"{type(inner).__name__} ('{name or 'itself'}') is not row-wise and repeatable; put a Dropout node or a "
-                f"LayerNorm in its place"
+                f"{type(inner).__name__} ('{name or 'itself'}') is not row-wise and repeatable; put a Dropout node or "
+                f"a LayerNorm in its place"
             )
     return None
 

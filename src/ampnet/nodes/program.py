@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,13 @@ OPERATIONS: dict[str, tuple[int | None, dict[str, object]]] = {
     "call": (None, {"function": _MUST}),
 }
 """By name: how many operands (None: one or more), and the settings with their defaults."""
+
+
+def moved(constant: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """What `torch.nn.Module.to` makes of a tensor: integers stay integers."""
+    holder = nn.Module()
+    holder.register_buffer("constant", constant)
+    return holder.to(*args, **kwargs).get_buffer("constant")
 
 
 class Program:
@@ -123,6 +130,17 @@ class Program:
             raise ValueError(f"'{op}' needs {name}=...")
         self.steps.append(Step(op, operands, given))
         return Ref(self.size - 1)
+
+    def to(self, *args: Any, **kwargs: Any) -> None:
+        """Move or cast its constants, as `torch.nn.Module.to` does with parameters."""
+        self.steps = [
+            Step(
+                step.op,
+                tuple(moved(o, *args, **kwargs) if isinstance(o, Tensor) else o for o in step.operands),
+                {n: moved(s, *args, **kwargs) if isinstance(s, Tensor) else s for n, s in step.settings.items()},
+            )
+            for step in self.steps
+        ]
 
     def _check_ref(self, ref: Ref) -> None:
         if not 0 <= ref.index < self.size:

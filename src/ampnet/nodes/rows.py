@@ -13,6 +13,7 @@ An input without a gradient (integers, or one that the result does not depend on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,6 +88,11 @@ class Rows(Node):
         if g is None:
             return [backward_to(i, messages) for i in range(len(self.inputs))]
         return [backward_to(i, messages.with_payload(dx)) for i, dx in enumerate(plan.gradients(g, kept))]
+
+    def to(self, *args: Any, **kwargs: Any) -> None:
+        """Move or cast its constants, as `torch.nn.Module.to` does. Not while a run is going on."""
+        self.program.to(*args, **kwargs)
+        self._plan, self._kinds = None, []
 
     def reference(self, *xs: Tensor) -> Tensor:
         """The same function in plain differentiable torch."""
