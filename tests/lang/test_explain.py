@@ -1,111 +1,132 @@
-"""explain: the table of a compiled model, and the notes that drawings show."""
+"""explain(): every node and input, with the scope, state and key that its messages really have, and its line."""
 
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from ampnet import Inline
 from ampnet.lang import Compiled, Model, Seq, compile, fold, loss, repeat
+from ampnet.nodes.node import Report
+from ampnet.state import States
+from ampnet.testing.written import WrittenModel, example
+from tests.lang.test_passes import MODELS
 
 
-class Halves(Model):
-    """A layer in a loop whose rounds are counted by integers, and once more after it."""
+def states_seen(graph: Compiled, data: list[tuple[Any, ...]]) -> dict[tuple[str, int], States]:
+    """What every node sent out of every port, in a run of inference."""
+    seen: dict[tuple[str, int], list[States]] = defaultdict(list)
+
+    def listen(name: str, forward: Any) -> Any:
+        def heard(port: int, messages: Any) -> Any:
+            outputs = forward(port, messages)
+            for output in outputs:
+                if not isinstance(output, Report):
+                    seen[name, output[1]].append(output[2].states)
+            return outputs
+
+        return heard
+
+    with Inline(graph, max_active_keys=3) as runtime:
+        for name, node in graph.nodes.items():
+            node.forward = listen(name, node.forward)  # type: ignore[method-assign]
+        runtime.infer(graph.instances(data))
+    return {where: States.merge(some) for where, some in seen.items()}
+
+
+def nested() -> tuple[Model, list[tuple[Any, ...]]]:
+    program: Any = [
+        ("tree", [("repeat", 2, ["linear", "outer"])], [("choose", 2, [["tanh"], ["scale"]])], None),
+        ("graph", [("choose", 3, [["linear"], ["other"]])], [("while", ["softmax"])], 2, "mean"),
+        ("scan", [("each", "tree", ["relu", "outer"], "logsumexp")], ["loss", "linear"], "mean"),
+    ]
+    return WrittenModel(program), [example(i) for i in range(3)]
+
+
+@pytest.mark.parametrize("name", [*MODELS, "nested"])
+def test_messages_have_the_states_and_keys_that_are_said(name: str) -> None:
+    torch.manual_seed(0)
+    if name == "nested":
+        model, data = nested()
+    else:
+        make, given = MODELS[name]
+        model, data = make().double(), given()
+    graph = compile(model, *data[0])
+    sites: dict[str, int] = defaultdict(int)
+    said = {}
+    for note in graph.origins:
+        if not note.pumped:
+            ports = len(graph.nodes[note.name].outputs)
+            several = sum(other.name == note.name and not other.pumped for other in graph.origins) > 1
+            for port in [sites[note.name]] if several else range(ports):
+                said[note.name, port] = note
+            sites[note.name] += 1
+    for where, states in states_seen(graph, data).items():
+        note = said[where]
+        assert set(states.fields) == set(note.fields), where
+        key = list(zip(*(states.column(field).tolist() for field in note.scope.key), strict=True))
+        assert len(set(key)) == len(key), f"{where}: two messages of one key"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_node_and_input_has_a_line_of_the_model(name: str) -> None:
+    make, given = MODELS[name]
+    model = make().double()
+    graph = compile(model, *given()[0])
+    notes = {note.name: note for note in graph.origins}
+    assert notes.keys() == {*graph.nodes, *(i.name for i in graph.inputs)}
+    file = inspect.getsourcefile(type(model))
+    assert file is not None
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    table = graph.explain(width=None).splitlines()[3:]
+    for note in notes.values():
+        assert note.line.file == file
+        assert note.line.text == lines[note.line.number - 1].strip() != ""
+        (row, *_) = [r for r in table if r.split()[0] == note.name]
+        assert f"{note.line}  {note.line.text}" in row
+        assert str(note.scope) in row
+        assert ", ".join(note.scope.key) in row
+
+
+class Small(Model):
+    """A loop over tokens, then a loop as often as the instance says."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.gate = nn.Linear(4, 4)
-        self.out = nn.Linear(4, 1)
+        self.embed, self.cell, self.out = nn.Embedding(5, 2), nn.GRUCell(2, 2), nn.Linear(2, 3)
 
-    def forward(self, x: Tensor, n: int, y: Tensor) -> Tensor:
-        h, _ = repeat(lambda c: (self.layer(c[0]), c[1] // 2), (x, n), while_=lambda c: c[1] > 1)
-        h = torch.sigmoid(self.gate(h)) * self.layer(h) + 1
-        loss(self.out(h), y, "squared_error")
-        return h
+    def forward(self, tokens: Seq, steps: int, label: Tensor) -> None:
+        h = fold(lambda h, token: self.cell(self.embed(token), h), tokens, self.zeros(2))
+        h = repeat(torch.tanh, h, times=steps)
+        loss(self.out(h), label)
 
 
-def line_of(text: str) -> str:
-    """The line of the model that has this text, as the table names it."""
-    lines, first = inspect.getsourcelines(Halves)
-    return f"test_explain.py:{first + next(i for i, line in enumerate(lines) if text in line)}"
+def test_scopes_states_and_keys_of_a_small_model() -> None:
+    graph = compile(Small(), Seq(torch.tensor([1, 2])), 2, torch.tensor(0))
+    notes = {note.name: note for note in graph.origins}
+    said = {name: (str(notes[name].scope), notes[name].scope.key) for name in notes}
+    tokens = ("instance × tokens", ("instance", "tokens"))
+    rounds = ("instance × round", ("instance", "round"))
+    whole = ("instance", ("instance",))
+    assert said["tokens"] == said["embed"] == said["cell"] == said["tokens_next"] == tokens
+    assert said["tokens_leave"] == said["out"] == said["loss"] == said["label"] == whole
+    assert said["tanh"] == said["round_next"] == rounds
+    assert set(notes["cell"].fields) == {"instance", "tokens", "tokens_length", "steps"}
+    title = graph.explain().splitlines()[0]
+    assert title.startswith("Small: 3 inputs,")
+    assert title.endswith("in every state, besides the key: tokens_length, steps")
 
 
-def halves() -> Compiled:
-    return compile(Halves(), torch.zeros(4), 5, torch.zeros(1))
+def test_a_state_carries_only_what_control_flow_asks_for() -> None:
+    class Unasked(Model):
+        def forward(self, tokens: Seq, steps: int, label: Tensor) -> None:
+            loss(fold(lambda h, t: h + t, tokens, torch.zeros(3)), label)
 
-
-def cells(row: str) -> list[str]:
-    return [cell.strip() for cell in row.split("  ") if cell.strip()]
-
-
-def test_a_table_of_inputs_and_then_nodes_in_the_order_of_messages() -> None:
-    graph = halves()
-    title, _, rule, *rows = graph.explain(width=None).splitlines()
-    assert title == f"Halves: 2 inputs, {len(graph.nodes)} nodes; in every state, besides the key: n"
-    assert set(rule) == {"-", " "}
-    table = [cells(row) for row in rows]
-    names = list(dict.fromkeys(row[0] for row in table))
-    assert names == ["x", "y", *graph.order()]
-    assert table[0][1:] == ["input", "4", "instance", "instance", line_of("def forward"), inspect_text("def forward")]
-
-
-def inspect_text(start: str) -> str:
-    return next(line.strip() for line in inspect.getsource(Halves).splitlines() if line.strip().startswith(start))
-
-
-def test_a_module_called_twice_has_a_row_for_each_call() -> None:
-    rows = [cells(row) for row in halves().explain(None).splitlines() if row.startswith("layer ")]
-    assert sorted(row[3] for row in rows) == ["instance", "instance × round"]
-    assert {row[5] for row in rows} == {line_of("repeat("), line_of("torch.sigmoid")}
-
-
-def test_what_passes_have_put_together_shows() -> None:
-    does = {cells(row)[0]: cells(row)[1] for row in halves().explain(None).splitlines()[3:]}
-    assert does["gate"] == "Linear 4→4 + sigmoid"
-    assert "mul·add" in does.values()
-    apart = compile(Halves(), torch.zeros(4), 5, torch.zeros(1), fuse_linear=False, fuse_rows=False)
-    assert {"Linear 4→4", "sigmoid", "mul", "add"} <= {cells(row)[1] for row in apart.explain(None).splitlines()[3:]}
-
-
-def test_a_number_of_rounds_that_is_worked_out_stands_beside_the_key() -> None:
-    rows = {cells(row)[0]: cells(row) for row in halves().explain(None).splitlines()[3:]}
-    assert rows["round_cond"][1:5] == [
-        "Cond: round < round_count",
-        "4",
-        "instance × round",
-        "instance, round + round_count",
-    ]
-    assert rows["round_leave"][4] == "instance"
-
-
-def test_the_text_of_lines_is_cut_to_the_width_and_the_place_never() -> None:
-    graph = halves()
-    whole = graph.explain(None)
-    assert inspect_text("h = torch.sigmoid") in whole
-    for width in (160, 140, 120):
-        table = graph.explain(width).splitlines()
-        assert max(map(len, table[1:])) <= width
-    narrow = graph.explain(20).splitlines()[3:]
-    assert all("test_explain.py:" in row for row in narrow)
-    assert not any(row.endswith("…") for row in narrow)
-
-
-def test_every_node_and_input_has_a_note_also_those_that_no_line_asked_for() -> None:
-    class Twice(Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = nn.Linear(8, 4)
-
-        def forward(self, tokens: Seq, y: Tensor) -> None:
-            h = fold(lambda h, x: torch.tanh(self.cell(torch.cat((h, x), -1))) + h, tokens, self.zeros(4))
-            loss(h, y, "squared_error")
-
-    graph = compile(Twice(), Seq(torch.zeros(3, 4)), torch.zeros(4))
-    assert any(name.endswith("_bcast") for name in graph.nodes)
-    assert set(graph.notes) == {*graph.nodes, *(i.name for i in graph.inputs)}
-    for note in graph.notes.values():
-        *_, scope, place = note.splitlines()
-        assert scope.startswith("instance")
-        assert place.startswith("test_explain.py:")
+    graph = compile(Unasked(), Seq(torch.zeros(2, 3)), 2, torch.tensor(0))
+    assert all("steps" not in note.fields for note in graph.origins)
