@@ -23,7 +23,7 @@ from ampnet.state import Ints
 
 FEW = 12
 """Instances that a box lists."""
-SHOWN = (60, 40, 150)
+SHOWN = (60, 36, 140)
 """Boxes in a stretch that is picked: at least, for each worker, at most."""
 CANDIDATES = 15
 
@@ -183,7 +183,8 @@ def steady(boxes: Sequence[Box], shown: int | None = None) -> Window:
     for wanted in (_mostly_training, _has_update):
         stretches = [some for some in stretches if wanted(some)] or stretches
     stretches.sort(key=lambda some: whole(some).seconds)
-    return whole(stretches[len(stretches) // 2])
+    chosen = stretches[len(stretches) // 2]
+    return Window(chosen[0].start, chosen[-1].stop)
 
 
 def _mostly_training(boxes: Sequence[Box]) -> bool:

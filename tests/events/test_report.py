@@ -1,0 +1,161 @@
+"""The report: every section, from a trace and from a log; everything escaped; nothing fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ampnet.controller import Progress
+from ampnet.errors import DataError
+from ampnet.events.boxes import boxes_of
+from ampnet.events.log import Event
+from ampnet.events.record import Recorder, RunRecord, point_of
+from ampnet.events.report import SECTIONS, drawing_of, page, report
+from ampnet.events.report.charts import DENSE, Curve, curves, histogram, lags, sizes, thin
+from ampnet.events.report.drawing import sketch_from
+from ampnet.events.report.sections import summary
+from ampnet.graph import Graph
+from ampnet.models import by_hand
+from tests.events.pipeline import pipeline
+from tests.events.runs import epoch, runtime, update
+from tests.events.test_gantt import tags
+
+
+def recorded(events: list[Event]) -> RunRecord:
+    recorder = Recorder()
+    for event in events:
+        recorder(event)
+    return recorder.record()
+
+
+@pytest.fixture(scope="module")
+def real() -> RunRecord:
+    """Two epochs of the RNN, with progress."""
+    recorder = Recorder()
+    run = runtime(update(3), listeners=[recorder], max_active_keys=4)
+    run.settings |= {"workload": "list-reduction", "graph": drawing_of(run.graph)}
+    streams = [epoch(name="train 1"), epoch(20, 1, train=False, name="valid 1"), epoch(name="train 2")]
+    run.run(streams, on_turn=recorder.turn, turn_seconds=0.0)
+    return recorder.record()
+
+
+def test_every_section_is_there_and_whole(real: RunRecord, tmp_path: Path) -> None:
+    report(real, tmp_path / "report.html")
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    text = (tmp_path / "report.html").read_text()
+    seen = tags(text).seen
+    assert [given["id"] for tag, given in seen if tag == "section"] == list(SECTIONS)
+    for name in real.totals.nodes:
+        assert f"<b>{name}</b>" in text
+    assert "Linear 16→8" in text or "Linear" in text
+    assert 'class="graph"' in text
+    assert " %" in text
+
+
+def test_it_needs_nothing_from_elsewhere(real: RunRecord) -> None:
+    seen = tags(page(real)).seen
+    links = [value or "" for _, given in seen for name, value in given.items() if name in ("href", "src", "xlink:href")]
+    assert links
+    assert all(link.startswith("#") for link in links), "only places in the page itself"
+    assert [tag for tag, _ in seen].count("script") == 1
+
+
+def test_several_workers_each_have_a_row() -> None:
+    text = page(recorded(pipeline()))
+    assert "4 workers busy" in text
+    for w in range(4):
+        assert f"<td>worker {w}</td>" in text
+    assert "holds no drawing" in text
+
+
+def test_everything_is_escaped() -> None:
+    evil = '<img src=x onerror="alert(1)">&'
+    graph = Graph(evil)
+    settings = {"workload": evil, evil: evil, "updates": {evil: {evil: evil}}, "graph": drawing_of(graph)}
+    events = pipeline(2, settings=settings, worker=evil + "{}", node=evil + "{}")
+    text = page(recorded(events))
+    assert "<img" not in text
+    assert "onerror=&quot;" in text or "onerror=" not in text.replace("&quot;", "")
+    assert not any(tag == "img" for tag, _ in tags(text).seen)
+
+
+def test_a_run_of_which_little_is_known() -> None:
+    """Only a beginning; no boxes; no stream that ended."""
+    text = page(recorded(pipeline()[:1]))
+    tags(text)
+    assert "the run has no boxes" in text
+    cut = page(recorded(pipeline()[:40]))
+    tags(cut)
+    assert "0 training streams" in cut
+
+
+def test_the_summary_names_what_counts(real: RunRecord) -> None:
+    line = summary(real)
+    assert line.startswith("valid 1: loss ")
+    for part in ("accuracy ", "2 training streams in ", " instances trained, ", "staleness ", "the worker busy "):
+        assert part in line
+
+
+def test_the_drawing_survives_json(real: RunRecord) -> None:
+    import json
+
+    graph = by_hand.build(8)
+    again = sketch_from(json.loads(json.dumps(drawing_of(graph))))
+    assert [item.name for item in again.items] == [i.name for i in graph.inputs] + list(graph.nodes)
+    assert drawing_of(graph) == real.settings["graph"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"title": "x", "items": [{}], "edges": []},
+        {"title": "x", "items": [], "edges": [{"source": 0, "out": 0, "target": 1, "into": 0, "back": False}]},
+        {"title": "x", "items": 7, "edges": []},
+    ],
+)
+def test_a_drawing_that_is_none_is_said(broken: dict[str, object]) -> None:
+    with pytest.raises(DataError, match="a graph that cannot be drawn"):
+        sketch_from(broken)
+
+
+def test_boxes_left_out_are_said() -> None:
+    recorder = Recorder(most=120)
+    for event in pipeline():
+        recorder(event)
+    assert f"Of the run's {len(boxes_of(pipeline())):,} boxes, the first 120 were recorded." in page(recorder.record())
+
+
+def test_histograms_have_a_bar_for_every_size() -> None:
+    text = sizes({1: 10, 8: 3}, colour="red")
+    assert text.count('fill="red"') == 4
+    for title in ("1: 10 batches (77 %)", "2–3: 0 batches (0 %)", "8–15: 3 batches (23 %)"):
+        assert title in text
+    assert lags({0: 5, 1: 5, 79: 1}).count("<g>") == 40, "two to a bar"
+    assert sizes({}, colour="red") == lags({}) == histogram({}, {}, "x", colour="red") == ""
+
+
+def test_curves_of_little() -> None:
+    assert curves("loss", [Curve("a", "red")]) == ""
+    for points in ([(0.0, 0.0)], [(1.0, 5.0), (2.0, 5.0)], [(0.0, -1e-12), (9.0, 1e12)]):
+        text = curves("loss", [Curve("a", "red", [points], dots=True)])
+        tags(text)
+        assert "nan" not in text
+        assert text.count("<circle") == len(points)
+    assert len(thin([(float(i), 0.0) for i in range(10_000)])) == DENSE
+
+
+def test_running_curves_come_from_progress() -> None:
+    """Without progress (a log) the throughput is in instances."""
+    events = pipeline(instances=400)
+    plain = recorded(events)
+    assert "throughput: instances per second" in page(plain)
+    assert "mean so far" not in page(plain)
+    noted = recorded(events)
+    for i in range(30):
+        progress = Progress("train", True, 10 * i, 0.1 * i, 2.0 - 0.01 * i, {"accuracy": 0.5}, 6)
+        noted.points.append(point_of(progress, 0.1 * i))
+    text = page(noted)
+    assert "throughput: examples per second" in text
+    assert "mean so far" in text
