@@ -28,7 +28,7 @@ class Coded(NamedTuple):
 
     @property
     def native(self) -> bool:
-        """Whether NumPy knows it."""
+        """Whether NumPy knows it too."""
         return self.carrier is self.dtype
 
 
@@ -58,15 +58,10 @@ def raw(tensor: Tensor) -> tuple[Coded, NDArray[Any]]:
     coded = BY_DTYPE.get(tensor.dtype)
     if coded is None:
         raise TransportError(f"a tensor of {tensor.dtype} cannot be sent; it has no number on the wire")
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if not tensor.is_cpu:
-        tensor = tensor.cpu()
-    if tensor.is_complex():
-        tensor = tensor.resolve_conj()
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    if coded.carrier is not coded.dtype:
-        tensor = tensor.view(coded.carrier)
-    array: NDArray[Any] = tensor.numpy()
+    native = coded.carrier is coded.dtype
+    try:
+        array: NDArray[Any] = tensor.numpy() if native else tensor.view(coded.carrier).numpy()
+    except (RuntimeError, TypeError):  # it requires a gradient, lies on a GPU, or is a lazy conjugate or negative
+        tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+        array = tensor.view(coded.carrier).numpy()
     return coded, array

@@ -186,6 +186,7 @@ class Endpoint:
             while time.perf_counter() < until:
                 if self._ready():
                     return True
+                os.sched_yield()
         if tuple(also) != self._also:
             self._listen(tuple(also))
         place = FLAG * self.party
