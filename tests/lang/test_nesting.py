@@ -392,6 +392,52 @@ def test_a_loop_that_carries_a_family_and_a_value() -> None:
     check(body)
 
 
+def test_a_fold_that_carries_a_family_of_another_space() -> None:
+    """Once it was refused: fold was the last of scan, which would have a family of families besides."""
+
+    def body(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
+        def step(state: Any, node: Any) -> Any:
+            v, h = state
+            return each(lambda v: torch.tanh(m.a(v) + node.x), v), h + reduce(v, "mean")
+
+        v, h = fold(step, tree, (seq.x, x))
+        return reduce(v, "sum") * h
+
+    check(body)
+
+
+def test_families_are_chosen_and_used_inside_of_options_and_loops() -> None:
+    def body(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
+        v = choose(n % 2, [lambda v: each(m.a, v), lambda v: v], seq.x)
+        inside = choose(n % 2, [lambda h: reduce(each(lambda a: a * h, v)), torch.tanh], x)
+        looped = repeat(lambda h: torch.tanh(h + reduce(each(lambda a: a * h, v))), x, times=n)
+        return inside * looped + reduce(each(lambda q: reduce(each(lambda a: a * q, v), "max"), tree.x))
+
+    check(body)
+
+
+def test_trees_graphs_and_scans_inside_of_options_inside_of_each() -> None:
+    def body(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
+        def token(t: Any) -> Any:
+            def rooted(h: Any) -> Any:
+                return fold_tree(tree, lambda node: node.x * h, lambda a, b: m.a(a) + b)[1]
+
+            def scanned(h: Any) -> Any:
+                return reduce(scan(lambda s, node: m.cell(node.x, s), tree, h)[0], "mean")
+
+            return choose(t.k, [rooted, scanned, m.b], t.x * x)
+
+        def node(q: Any) -> Any:
+            def sent(h: Any) -> Any:
+                return reduce(messages(lambda v, e: m.a(v * h) + e.x, edges, seq.x), "max")
+
+            return choose(q.k, [sent, m.b, m.a], q.x * x)
+
+        return reduce(each(token, seq)) + reduce(each(node, tree))
+
+    check(body)
+
+
 def test_a_loop_that_carries_families_of_two_spaces() -> None:
     def body(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
         def step(state: Any) -> Any:

@@ -61,7 +61,7 @@ def fold(step: Function, family: Any, start: Any) -> Any:
 
     The carry may be a tuple; it keeps its shape and dtype from round to round.
     """
-    return _runs().scan(step, family, start)[1]
+    return _runs().fold(step, family, start)
 
 
 def scan(step: Function, family: Any, start: Any) -> tuple[Any, Any]:

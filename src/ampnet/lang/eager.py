@@ -51,6 +51,12 @@ class Eager:
         space = common_space(families)
         return _gathered(space, [function(*(_element(f, i) for f in families)) for i in range(len(space))])
 
+    def fold(self, step: Body, family: Any, start: Any) -> Any:
+        carry = start
+        for i in range(len(common_space([family]))):
+            carry = step(carry, _element(family, i))
+        return carry
+
     def scan(self, step: Body, family: Any, start: Any) -> tuple[Any, Any]:
         space, carry, seen = common_space([family]), start, []
         for i in range(len(space)):

@@ -76,6 +76,10 @@ class Traced:
     #                                                              ^                            │
     #                                                              └────────── again ───────────┘
 
+    def fold(self, step: Body, family: Any, start: Any) -> Any:
+        axis = self._axis([family])
+        return self._over(axis, lambda carry: step(carry, self._element(family)), start)
+
     def scan(self, step: Body, family: Any, start: Any) -> tuple[Any, Any]:
         axis = self._axis([family])
         seen: list[Any] = []
@@ -85,8 +89,11 @@ class Traced:
             seen.append(self._family(axis, made))
             return made
 
-        last = self._loop(axis, body, start, at_least_once=axis.kind != "edges")  # of edges there may be none
+        last = self._over(axis, body, start)
         return seen[0], last
+
+    def _over(self, axis: Axis, body: Body, start: Any) -> Any:
+        return self._loop(axis, body, start, at_least_once=axis.kind != "edges")  # of edges there may be none
 
     def repeat(self, body: Body, start: Any, times: Int | int | None, while_: Body | None) -> Any:
         trace = self.trace
