@@ -95,10 +95,15 @@ def _box(chart: Chart, box: Box, top: float, row: float, plot: float) -> str:
     return (
         f'<g class="box" data-s="{box.start:.9f}" data-d="{box.seconds:.9f}" data-l="{"|".join(labels(box))}"{pale}>'
         f"<title>{escape(describe(box))}</title>"
-        f'<rect x="{x:.2f}" y="{top + 3:g}" width="{max(width, 0.2):.2f}" height="{row - 6:g}" '
+        f'<rect x="{x:.2f}" y="{top + 3:g}" width="{_gap(width):.2f}" height="{row - 6:g}" '
         f'fill="{COLOURS[look_of(box)]}"/>'
         f'<text x="{sum(seen) / 2:.2f}" y="{top + row / 2 + 3.5:g}">{text}</text></g>'
     )
+
+
+def _gap(width: float) -> float:
+    """Room between neighbours, where there is room; a box that takes no time is seen nevertheless."""
+    return width - 0.5 if width > 3 else max(width, 0.5)
 
 
 def describe(box: Box) -> str:
@@ -151,7 +156,6 @@ svg.gantt .name {{ text-anchor: end; }}
 svg.gantt .busy, svg.gantt .unit, svg.gantt .axis text {{ fill: {FAINT}; font-size: 11px; }}
 svg.gantt .unit, svg.gantt .axis text, svg.gantt .box text {{ text-anchor: middle; }}
 svg.gantt .axis line {{ stroke: {FAINT}; stroke-width: 1; }}
-svg.gantt .box rect {{ stroke: white; stroke-width: 0.4; }}
 svg.gantt .box:hover rect {{ stroke: {INK}; stroke-width: 1.2; }}
 svg.gantt .box text {{ font-size: 9.5px; pointer-events: none; }}
 """
@@ -178,7 +182,7 @@ for (const figure of document.querySelectorAll("figure.gantt")) {
     for (const box of boxes) {
       const x = (box.start - from) / span * width, wide = box.seconds / span * width;
       box.rect.setAttribute("x", x.toFixed(2));
-      box.rect.setAttribute("width", Math.max(wide, 0.2).toFixed(2));
+      box.rect.setAttribute("width", (wide > 3 ? wide - 0.5 : Math.max(wide, 0.5)).toFixed(2));
       const left = Math.max(x, 0), right = Math.min(x + wide, width);
       box.text.setAttribute("x", ((left + right) / 2).toFixed(2));
       box.text.textContent = box.labels.find(t => t.length * letter + 2 <= right - left) || "";

@@ -92,8 +92,9 @@ table {{ border-collapse: collapse; font-size: 13px; }}
 th, td {{ padding: 0.22rem 0.7rem; text-align: left; vertical-align: middle; border-bottom: 1px solid #eceff2; }}
 th {{ font-weight: 600; border-bottom: 1px solid #b8c0c8; vertical-align: bottom; }}
 th.n, td.n {{ text-align: right; font-variant-numeric: tabular-nums; }}
-td.n {{ white-space: nowrap; }}
-td small {{ color: {FAINT}; }}
+td {{ white-space: nowrap; }}
+#settings td {{ white-space: normal; }}
+td small {{ color: {FAINT}; white-space: normal; display: inline-block; max-width: 9rem; }}
 th[data-sorts] {{ cursor: pointer; }}
 tr {{ break-inside: avoid; }}
 @media print {{
