@@ -20,7 +20,7 @@ from ampnet.models.list_reduction import arguments
 from ampnet.testing import assert_close, assert_compiled, compiled_gradients
 from ampnet.testing.strategies import schedules
 
-FAR = settings(max_examples=15)
+FAR = settings(max_examples=25)
 seeds = st.integers(0, 2**16)
 
 

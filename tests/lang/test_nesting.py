@@ -718,6 +718,49 @@ def test_integer_tensors_are_carried_chosen_and_looked_up() -> None:
     assert_compiled(Words(), data, max_active_keys=3)
 
 
+MADE: dict[str, Callable[[], nn.Module]] = {
+    "a hook": lambda: _hooked(nn.Linear(WIDTH, WIDTH), lambda m: m.register_forward_hook(lambda m, x, y: y * 2)),
+    "a hook in front": lambda: _hooked(
+        nn.Linear(WIDTH, WIDTH), lambda m: m.register_forward_pre_hook(lambda m, x: (x[0] * 2,))
+    ),
+    "a normalised weight": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)),
+    "no bias": lambda: nn.Sequential(nn.LayerNorm(WIDTH, bias=False, eps=0.1), nn.Linear(WIDTH, WIDTH, bias=False)),
+    "no parameters": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH, elementwise_affine=False)),
+}
+
+
+def _hooked(module: nn.Module, add: Callable[[nn.Module], Any]) -> nn.Module:
+    add(module)
+    return module
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_modules_that_are_not_quite_what_their_kind_says(name: str) -> None:
+    """Once hooks of a Linear were passed over: it became the node of its kind."""
+
+    class Uses(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = MADE[name]().double()
+
+        def forward(self, x: Tensor, y: Tensor) -> None:
+            loss(self.module(x), y, "squared_error")
+
+    assert_compiled(Uses(), [(torch.randn(WIDTH), torch.randn(WIDTH)) for _ in range(3)], max_active_keys=2)
+
+
+def test_an_embedding_does_not_train_its_padding() -> None:
+    class Padded(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(3, WIDTH, padding_idx=1)
+
+        def forward(self, word: Tensor, y: Tensor) -> None:
+            loss(self.embed(word), y, "squared_error")
+
+    assert_compiled(Padded(), [(torch.tensor(i % 3), torch.randn(WIDTH)) for i in range(5)], max_active_keys=2)
+
+
 def test_dropout_does_nothing_in_inference() -> None:
     from ampnet.testing import assert_judged
 

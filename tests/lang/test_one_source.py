@@ -129,6 +129,19 @@ def test_what_a_runtime_has_trained_is_in_the_model() -> None:
     assert_compiled(model, data, graph=graph, max_active_keys=2)
 
 
+def test_what_is_frozen_stays_as_it_is() -> None:
+    torch.manual_seed(0)
+    data = sequences()
+    model = Bare().double()
+    for frozen in (model.cell.weight_hh, model.start, model.slope.weight):
+        frozen.requires_grad_(False)
+    graph, before = compile(model, *data[0]), values(model)
+    with Inline(graph, update=Update(partial(torch.optim.SGD, lr=0.05), 1, "instances")) as runtime:
+        runtime.train(graph.instances(data))
+    same = {name for name, value in values(model).items() if torch.equal(value, before[name])}
+    assert same == {"cell.weight_hh", "start", "slope.weight"}
+
+
 def test_a_model_trained_eagerly_is_the_graph_that_was_compiled_before() -> None:
     torch.manual_seed(0)
     data = sequences()

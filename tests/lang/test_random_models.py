@@ -13,7 +13,7 @@ from ampnet.testing.strategies import schedules
 from ampnet.testing.written import Program, WrittenModel, example, written_instances, written_programs
 
 
-@settings(max_examples=80)
+@settings(max_examples=150)
 @given(program=written_programs(), instances=written_instances(), how=schedules())
 def test_random_models_give_their_eager_gradients(
     program: Program, instances: list[tuple[Any, ...]], how: dict[str, Any]
@@ -22,7 +22,7 @@ def test_random_models_give_their_eager_gradients(
     assert_compiled(model, instances, graph=compile(model, *example()), **how)
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(program=written_programs(), instances=written_instances(most=2))
 def test_random_models_without_passes_give_their_eager_gradients(
     program: Program, instances: list[tuple[Any, ...]]

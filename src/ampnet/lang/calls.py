@@ -110,7 +110,8 @@ def intercepted() -> Iterator[None]:
 def _call(
     trace: Trace, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Callable[[], Any]
 ) -> Any:
-    kind = type(module)
+    # A module with hooks does more than its kind says: a Module node calls it as it is.
+    kind = type(module) if not (module._forward_hooks or module._forward_pre_hooks) else nn.Module
     if kind in _NODES:
         (x,) = (*args, *kwargs.values())
         return apply(trace, module, [x], _NODES[kind])
@@ -131,7 +132,7 @@ def _call(
     if fault is not None:
         trace.fail(fault)
     if kwargs:
-        trace.fail(f"{kind.__name__} is called with keyword arguments; pass tensors by position")
+        trace.fail(f"{type(module).__name__} is called with keyword arguments; pass tensors by position")
     return apply(trace, module, list(leaves(args)), Module, args)
 
 
