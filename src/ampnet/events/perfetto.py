@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ampnet.controller import Progress
 
 HEAD = '{"displayTimeUnit":"ms","traceEvents":['
-CONTROLLER = 0
-"""The number of the controller's row; workers have 1, 2, ... as they come."""
+CONTROLLER = 1
+"""The number of the controller's row; workers have 2, 3, ... as they come. Thread 0 is the idle one to Perfetto."""
 TOGETHER = 1_000
 """Events that wait to be written. Between the batches of a run, each would cost several times as much."""
 SETTINGS, TOTALS = "ampnet_settings", "ampnet_totals"
@@ -63,6 +63,7 @@ class PerfettoWriter:
         self._since = 0.0
         self._sums = Sums()
         self._waiting: list[Event] = []
+        self._turns: list[tuple[float, Progress]] = []
         self._rows: dict[str, int] = {}
         self._openings: dict[tuple[str, str, str, bool], str] = {}
         self._file.write(HEAD + "\n" + _dumps(_meta("process_name", CONTROLLER, {"name": "ampnet"})))
@@ -78,6 +79,7 @@ class PerfettoWriter:
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             self._write_event(event)
+        self._write_turns()
 
     def _write_event(self, event: Event) -> None:
         ended = self._sums(event)
@@ -111,13 +113,16 @@ class PerfettoWriter:
 
     def turn(self, progress: Progress) -> None:
         """Note where the run is: the loss so far, and what a report draws its curves from."""
-        now = self._clock()
-        self._write_waiting()
-        if self._sums.since is None or self._file.closed:
-            return
-        point = point_of(progress, now - self._since)
-        self._loss(now, point.train, point.loss)
-        self._instant("turn", now, asdict(point))
+        self._turns.append((self._clock(), progress))
+
+    def _write_turns(self) -> None:
+        """Those of which the time can be told: a runtime may hand its events out late."""
+        if self._sums.since is not None:
+            for now, progress in self._turns:
+                point = point_of(progress, now - self._since)
+                self._loss(now, point.train, point.loss)
+                self._instant("turn", now, asdict(point))
+            self._turns.clear()
 
     def close(self, *, keep: bool = True) -> None:
         """Finish the file; with ``keep=False`` remove it."""
@@ -162,7 +167,7 @@ class PerfettoWriter:
         """What the boxes of a node have in common, up to their arguments."""
         row = self._rows.get(worker)
         if row is None:
-            row = self._rows[worker] = len(self._rows) + 1
+            row = self._rows[worker] = CONTROLLER + 1 + len(self._rows)
             self._write(_meta("thread_name", row, {"name": worker}))
             self._write(_meta("thread_sort_index", row, {"sort_index": row}))
         name, where = _dumps(f"{kind} {node}"), _dumps(node)

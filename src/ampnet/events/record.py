@@ -9,7 +9,8 @@ a short stretch anyway, and a long run must not fill the memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -234,23 +235,24 @@ class Sums:
 
 
 class Recorder:
-    """A listener that makes a `RunRecord`; ``turn`` takes progress (``on_turn`` of a runtime or of `fit`)."""
+    """A listener that makes a `RunRecord`; ``turn`` takes progress (``on_turn`` of a runtime or of `fit`).
+
+    ``clock`` is the run's, for the times of turns.
+    """
 
     kinds = KINDS
     """The events it wants."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._left = most
+    def __init__(self, most: int = MOST, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._left, self._clock = most, clock
         self._sums = Sums()
         self._boxes: list[Box] = []
         self._streams: list[StreamRecord] = []
-        self._points: list[Point] = []
-        self._latest = 0.0
+        self._turns: list[tuple[float, Progress]] = []
 
     def __call__(self, event: Event) -> None:
         ended = self._sums(event)
         assert self._sums.since is not None
-        self._latest = event.time - self._sums.since
         if ended is not None:
             self._streams.append(ended)
         elif self._left > 0:
@@ -261,12 +263,13 @@ class Recorder:
 
     def turn(self, progress: Progress) -> None:
         """Note where the run is."""
-        self._points.append(point_of(progress, self._latest))
+        self._turns.append((self._clock(), progress))
 
     def record(self) -> RunRecord:
         """What there is so far."""
         sums = self._sums
-        return RunRecord(sums.settings, in_order(self._boxes), list(self._streams), list(self._points), sums.totals())
+        points = [] if sums.since is None else [point_of(progress, now - sums.since) for now, progress in self._turns]
+        return RunRecord(sums.settings, in_order(self._boxes), list(self._streams), points, sums.totals())
 
 
 def point_of(progress: Progress, now: float) -> Point:

@@ -113,7 +113,7 @@ def _streams(run: RunRecord, names: Sequence[str]) -> str:
     rows = []
     for s in run.streams[-LONG:]:
         seen = [p for p in run.points if p.stream == s.name and s.began <= p.time <= s.ended and p.seconds > 0]
-        examples = _rate(seen[-1].records, seen[-1].seconds) if seen else "-"
+        examples = _rate(seen[-1].records, seen[-1].seconds) if seen and seen[-1].records else "-"
         loss = "-" if s.loss is None else f"{s.loss:.4f}"
         values = [f"{s.metrics[n]:.4f}" if n in s.metrics else "-" for n in names]
         cells = [f"{_seconds(s):.2f}", f"{s.instances:,}", _rate(s.instances, _seconds(s)), examples, loss, *values]
