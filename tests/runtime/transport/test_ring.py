@@ -77,6 +77,14 @@ def test_memoryviews_can_be_written() -> None:
     assert view is not None and bytes(view) == np.arange(4).tobytes() + b"xy"
 
 
+def test_a_writer_that_is_interrupted_has_written_nothing() -> None:
+    ring = make()
+    with pytest.raises(TypeError):
+        ring.try_write([b"half of it", memoryview(np.arange(6))[::2]])  # its bytes do not lie together
+    assert not ring.ready() and ring.try_write([b"next"])
+    assert bytes(ring.read() or b"") == b"next" and ring.read() is None
+
+
 def test_fragments_go_on_where_they_stopped() -> None:
     ring, whole = make(), record(1, 5000)
     parts = [whole[:7], np.frombuffer(whole[7:4007], np.uint8).reshape(40, 100), whole[4007:]]

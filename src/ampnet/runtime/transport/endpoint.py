@@ -28,14 +28,14 @@ from ampnet.runtime.transport.frames import Batch, Frame, Note
 from ampnet.runtime.transport.ring import Part, Record, Ring, flat, size_of
 from ampnet.runtime.transport.wire import Arrived, Decoder, Encoder, assemble
 
-SPIN = 0.0
+SPIN = 50e-6
 """Seconds to look out for something before sleeping."""
 FLAG = 16
 """Words from one party's flag to the next: no two on one cache line, or on its neighbour."""
 ROOM = 1e-3
 """Seconds between two looks at whether there is room for what is in the outbox."""
-
-_fence = Lock()
+PATIENT = 127
+"""How often at most looking out is left out after it was in vain."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +78,8 @@ class Endpoint:
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
         self._also: tuple[int, ...] = ()
+        self._in_vain = self._left_out = 0
+        self._fence = Lock()
 
     # Sending.
 
@@ -121,7 +123,7 @@ class Endpoint:
         before = ring.written
         done = ring.try_write(record)
         if ring.written != before:  # also where only some fragments went
-            with _fence:
+            with self._fence:
                 pass
             if self._flags[FLAG * to]:
                 os.eventfd_write(way.bell, 1)
@@ -140,22 +142,27 @@ class Endpoint:
         something to this party before it told another one, who sent a frame here thereafter, this party sees what
         it was told before it sees the frame. (This needs a `causal` endpoint at that sender.)
         """
-        frames = self._take([p for p in self._ways if p not in last] if last else self._ways)
+        read: list[Ring] = []
+        frames = self._take([p for p in self._ways if p not in last] if last else self._ways, read)
         if last:
-            frames = self._take(last) + frames
-        for ring in self._rings_in:
+            frames = self._take(last, read) + frames
+        for ring in read:
             ring.release()
         return frames
 
-    def _take(self, senders: Iterable[int]) -> list[tuple[int, Frame]]:
+    def _take(self, senders: Iterable[int], read: list[Ring]) -> list[tuple[int, Frame]]:
         out: list[tuple[int, Note | list[Arrived]]] = []
         open_batches: dict[tuple[object, ...], tuple[int, list[Arrived]]] = {}
         for sender in senders:
             way = self._ways[sender]
-            read, decode = way.ring_in.read, way.decoder.decode
+            ring = way.ring_in
+            if not ring.ready():
+                continue
+            read.append(ring)
+            decode = way.decoder.decode
             floor = -1
             try:
-                while (record := read()) is not None:
+                while (record := ring.read()) is not None:
                     frame = decode(record)
                     if isinstance(frame, Arrived):
                         place, parts = open_batches.get(frame.key, (-1, None))
@@ -181,18 +188,14 @@ class Endpoint:
         if self._ready() or self._moved():
             return True
         deadline = time.perf_counter() + timeout
-        if self.spin and timeout > 0:
-            until = min(deadline, time.perf_counter() + self.spin)
-            while time.perf_counter() < until:
-                if self._ready():
-                    return True
-                os.sched_yield()
+        if self.spin and timeout > 0 and self._look_out(min(timeout, self.spin)):
+            return True
         if tuple(also) != self._also:
             self._listen(tuple(also))
         place = FLAG * self.party
         self._flags[place] = 1
         try:
-            with _fence:
+            with self._fence:
                 pass
             while True:
                 if self._ready() or self._moved():
@@ -207,6 +210,24 @@ class Endpoint:
                     return False
         finally:
             self._flags[place] = 0
+
+    def _look_out(self, seconds: float) -> bool:
+        """Look again and again for a while, where that was worth it before.
+
+        It is where the other side has a core of its own and answers soon: then nobody has to be woken. Where it
+        was in vain it is left out the next time, then the next 3, 7, ... `PATIENT` times: for whoever must share a
+        core with the other side looks out in vain, and only keeps it from working.
+        """
+        if self._left_out:
+            self._left_out -= 1
+            return False
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            if self._ready():
+                self._in_vain = 0
+                return True
+        self._in_vain = self._left_out = min(2 * self._in_vain + 1, PATIENT)
+        return False
 
     def _ready(self) -> bool:
         return any(ring.ready() for ring in self._rings_in)

@@ -55,6 +55,7 @@ class Ring:
         "_data",
         "_freed",
         "_gathered",
+        "_next",
         "_released",
         "_seen",
         "_whole",
@@ -78,6 +79,7 @@ class Ring:
         self.written = self._counters[_WRITTEN]
         """Bytes ever written, prefixes and skips included."""
         self._freed = self._released = self._cursor = self._seen = self._counters[_GIVEN_BACK]
+        self._next = self.written
         self._begun = 0
         self._whole = 0
         self._gathered: bytearray | None = None
@@ -113,11 +115,14 @@ class Ring:
                 end = at + part.nbytes
                 data[at:end] = flat(part)
             at = end
-        self._counters[_WRITTEN] = self.written
+        self.written = self._counters[_WRITTEN] = self._next
         return True
 
     def _claim(self, size: int, whole: int, start: int) -> int:
-        """Room for a record of ``size`` bytes: where they go, or -1. Nothing is seen before `written` is published."""
+        """Room for a record of ``size`` bytes: where they go, or -1.
+
+        It is theirs once `_next` is the counter: whoever is interrupted before that has written nothing.
+        """
         capacity, written = self.capacity, self.written
         need = (size + 2 * LINE - 1) & -LINE
         at = written % capacity
@@ -140,7 +145,7 @@ class Ring:
         words[word] = size
         words[word + 1] = whole
         words[word + 2] = start
-        self.written = written + skip + need
+        self._next = written + skip + need
         return at + LINE
 
     def _given_back(self) -> int:
@@ -165,7 +170,7 @@ class Ring:
                     at = end
                 place += len(part)
             self._begun = stop
-            self._counters[_WRITTEN] = self.written
+            self.written = self._counters[_WRITTEN] = self._next
         self._begun = 0
         return True
 

@@ -265,10 +265,11 @@ def _nbytes(shape: tuple[int, ...], coded: Coded, most: int) -> int:
     """The bytes of an array of this shape, where they are no more than ``most``."""
     if len(shape) > _MOST_DIMENSIONS or (shape and min(shape) < 0):
         raise TransportError(f"an array of shape {shape}")
-    # What has no row takes no byte, however long a row: torch and NumPy refuse a stride that is no int64.
-    if math.prod(max(n, 1) for n in shape) * coded.array.itemsize > _MOST:
-        raise TransportError(f"an array of shape {shape} of {coded.dtype}; the record has {most} bytes")
-    return math.prod(shape) * coded.array.itemsize
+    size = math.prod(shape) * coded.array.itemsize
+    # What has no row takes no byte, however long a row; but torch and NumPy refuse a stride that is no int64.
+    if size > most or (not size and math.prod(n or 1 for n in shape) * coded.array.itemsize > _MOST):
+        raise TransportError(f"an array of shape {shape} of {coded.dtype}, and the record has {most} bytes")
+    return size
 
 
 def _decode_note(record: memoryview, words: tuple[int, ...], more: list[int], begin: int) -> Note:
