@@ -1,7 +1,7 @@
 """The wire format: frames to bytes and back. Explicit, little-endian, and nothing is ever unpickled.
 
     record  [ 10 words | further words | checksum | ...                                                        ]
-    Batch   [ kind size 1+n target direction flags fields messages rows dtype | row shape (n) | checksum | pad |
+    Batch   [ kind size n target direction flags fields messages rows dtype | row shape (n) | checksum | pad |
               columns: fields x messages | row offsets: messages + 1, or nothing | payload: rows x row shape    ]
     Note    [ kind size n note-kind text-size arrays | for each array: of-torch? dtype dimensions shape | checksum |
               text: JSON [data, names] | pad | array | pad | array ...                                         ]
