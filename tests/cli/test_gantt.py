@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ampnet.cli import main
-from ampnet.events.perfetto import read_run
+from ampnet.events.run_file import read_run
 
 TRAIN = ("train", "list-reduction", "--train-size", "400", "--valid-size", "100", "--hidden", "8", "--epochs", "2")
 

@@ -13,8 +13,9 @@ import pytest
 from ampnet.controller import Progress
 from ampnet.errors import DataError
 from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, LogWriter, Rest, Updated
-from ampnet.events.perfetto import PerfettoWriter, read_run, read_trace
+from ampnet.events.perfetto import PerfettoWriter
 from ampnet.events.record import Recorder
+from ampnet.events.run_file import read_run, read_trace
 from tests.events.pipeline import pipeline
 from tests.events.runs import epoch, runtime, update
 

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.resolve() == args.run_file.resolve():
         args.parser.error("--output: this is the run itself; give another file")
     from ampnet.events.gantt import gantt
-    from ampnet.events.perfetto import read_run
+    from ampnet.events.run_file import read_run
 
     record = read_run(args.run_file)
     chart = gantt(

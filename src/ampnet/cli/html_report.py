@@ -42,9 +42,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the page, and print its first line."""
     if args.output.resolve() == args.run_file.resolve():
         args.parser.error("--output: this is the run itself; give another file")
-    from ampnet.events.perfetto import read_run
     from ampnet.events.report import report
     from ampnet.events.report.sections import summary
+    from ampnet.events.run_file import read_run
 
     record = read_run(args.run_file)
     report(record, args.output)

@@ -17,8 +17,9 @@ from ampnet.events.log import (
     Updated,
     read_log,
 )
-from ampnet.events.perfetto import PerfettoWriter, read_run
+from ampnet.events.perfetto import PerfettoWriter
 from ampnet.events.record import Recorder, RunRecord
+from ampnet.events.run_file import read_run
 from ampnet.events.staleness import Staleness, StalenessMeter, staleness_of
 from ampnet.events.utilisation import NodeUse, UpdateUse, UtilisationMeter, WorkerUse
 

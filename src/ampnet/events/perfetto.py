@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ampnet.errors import DataError, StateError
-from ampnet.events.boxes import Box, few, in_order, mean_lag
+from ampnet.events.boxes import few, mean_lag
 from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Updated
-from ampnet.events.record import KINDS, MOST, Point, RunRecord, StreamRecord, Sums, Totals, point_of
+from ampnet.events.record import KINDS, MOST, Sums, point_of
 
 if TYPE_CHECKING:
     from ampnet.controller import Progress
@@ -40,7 +39,7 @@ HEAD = '{"displayTimeUnit":"ms","traceEvents":['
 CONTROLLER = 1
 """The number of the controller's row; workers have 2, 3, ... as they come. Thread 0 is the idle one to Perfetto."""
 TOGETHER = 1_000
-"""Events that wait to be written. Between the batches of a run, each would cost several times as much."""
+"""Events that wait to be written. Between the batches of a run, each would cost about twice as much."""
 SETTINGS, TOTALS = "ampnet_settings", "ampnet_totals"
 """Names of our own metadata. Perfetto passes over names that it does not know."""
 
@@ -227,101 +226,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else None
     return value if value is None or isinstance(value, (str, int)) else str(value)
-
-
-def read_trace(path: str | Path) -> RunRecord:
-    """The run of a trace that `PerfettoWriter` wrote. A file that is none is a `DataError`."""
-    path = Path(path)
-    workers: dict[int, str] = {}
-    boxes: list[Box] = []
-    streams: list[StreamRecord] = []
-    points: list[Point] = []
-    settings: dict[str, Any] = {}
-    totals: Totals | None = None
-    for number, event in _events(path):
-        try:
-            kind, name, args = event["ph"], event["name"], event.get("args", {})
-            if kind == "X":
-                boxes.append(_box_from(event, workers))
-            elif kind == "i" and name == "epoch":
-                streams.append(StreamRecord(**args))
-            elif kind == "i" and name == "turn":
-                points.append(Point(**args))
-            elif kind == "M" and name == "thread_name":
-                workers[event["tid"]] = args["name"]
-            elif kind == "M" and name == SETTINGS:
-                settings = settings or args
-            elif kind == "M" and name == TOTALS:
-                totals = Totals.from_json(args)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise DataError(f"{path}, line {number}: not an event of a trace of ours ({error!r})") from error
-    if totals is None:
-        raise DataError(f"{path}: no totals in it; was it written by 'ampnet train ... --trace', and to its end?")
-    return RunRecord(settings, in_order(boxes), streams, points, totals)
-
-
-def is_trace(path: str | Path) -> bool:
-    """Whether a file begins like a trace. An event log does not."""
-    with Path(path).open("rb") as file:
-        start = file.read(4096).lstrip()
-    return start.startswith(b"[") or (start.startswith(b"{") and b'"event"' not in start.partition(b"\n")[0])
-
-
-def _events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, event) of a trace: line by line as we write it, so that it is never in memory as a whole."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        ours = file.readline().rstrip() == HEAD
-        if ours:
-            for number, line in enumerate(file, start=2):
-                text = line.rstrip().removesuffix(",")
-                if text == "]}":
-                    return
-                try:
-                    yield number, json.loads(text)
-                except ValueError as error:
-                    raise DataError(f"{path}, line {number}: not an event of a trace of ours ({error})") from error
-            raise DataError(f"{path} ends in the middle")
-    try:  # saved again by another program
-        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        events = data["traceEvents"] if isinstance(data, dict) else data
-        yield from ((1, event) for event in events)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not a trace ({error!r})") from error
-
-
-def _box_from(event: Mapping[str, Any], workers: Mapping[int, str]) -> Box:
-    args = event["args"]
-    kind, _, inference = event["cat"].partition(",")
-    return Box(
-        workers[event["tid"]],
-        args["node"],
-        kind,
-        event["ts"] / 1e6,
-        event["dur"] / 1e6,
-        not inference,
-        tuple(args.get("instances", ())),
-        args.get("more", 0),
-        args["count"] if kind == "update" else args["messages"],
-        args.get("rows", 0),
-        args.get("version"),
-        args.get("staleness"),
-    )
-
-
-def read_run(path: str | Path) -> RunRecord:
-    """The run of a trace (``ampnet train --trace``) or of an event log (``--log``), whichever the file is."""
-    from ampnet.events.log import read_log
-    from ampnet.events.record import Recorder
-
-    if is_trace(path):
-        return read_trace(path)
-    recorder = Recorder()
-    number = 0
-    for number, event in enumerate(read_log(path), start=1):
-        try:
-            recorder(event)
-        except (TypeError, AttributeError, ValueError, StateError) as error:
-            raise DataError(f"{path}, line {number}: not an event of a run ({error})") from error
-    if not number:
-        raise DataError(f"{path}: no event in it; was it written by 'ampnet train' with --trace or --log?")
-    return recorder.record()
