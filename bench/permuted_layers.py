@@ -9,8 +9,8 @@ loader-side planner groups them by hand. Two peers in plain torch:
 * **by depth**: at depth t the 64 instances are sorted by the layer they need, one product for each layer. Three ways
   to write it (indices back and forth; sort, split, one cat, one relu; padded to one bmm), of which the fastest counts.
 
-Ours is given instances, and batches what happens to wait at a layer. All have the same optimizer and update size; the
-column "updates" is the number of updates for every 64 instances.
+Ours is given instances of `ampnet.models.PermutedLayers`, and batches what happens to wait. All have the same optimizer
+and update size; the column "updates" is the number of updates for every 64 instances.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ampnet import Graph, Inline, Instance, Update, feed
-from ampnet.nodes import Cond, Isu, Linear, Loss, Phi
-from ampnet.structure import Structure
+from ampnet import Inline, Seq, Update, compile
+from ampnet.models import PermutedLayers
 
 LAYERS = DEPTH = 8
 WIDTH, CLASSES, BATCH = 256, 10, 64
 ADAM = partial(torch.optim.Adam, lr=1e-3, fused=True)
-IN_FLIGHT = (64, 128, 256, 512)
+IN_FLIGHT = (64, 256)
 
 
 class Data:
@@ -134,52 +133,6 @@ PEERS: dict[str, type[Peer]] = {
 }
 
 
-def hand_wired(seed: int = 0) -> Graph:
-    """The model as a graph. State: (instance, t); the layer of step t is in the instance's structure.
-
-    x ──> enter ──> more ──> route ══ 8 ports ══> layer i ══ 8 ports ══> leave ──> isu t+1
-            ^         │ done: t = 8                                                 │
-            │         └──> classify ──> loss <── label                              │
-            └───────────────────────────────────────────────────────────────────────┘
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers = [Linear(WIDTH, WIDTH, activation="relu") for _ in range(LAYERS)]
-        classify = Linear(WIDTH, CLASSES)
-    ways = [f"layer{i}" for i in range(LAYERS)]
-    graph = Graph("permuted layers")
-    graph.add("enter", Phi(("start", "loop")))
-    graph.add("more", Cond(lambda s: s.t < DEPTH, ("done", "again")))
-    graph.add("route", Cond(lambda s, structure: structure.get("order", s.t), ways))
-    graph.add("leave", Phi(ways))
-    graph.add("isu", Isu(lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1)))
-    graph.add("classify", classify)
-    graph.add("loss", Loss("cross_entropy", key=("instance",)))
-    graph.input("x", "enter.start", fields=("t",))
-    graph.input("label", "loss.label")
-    graph.chain("enter", "more")
-    graph.connect("more.again", "route")
-    for way, layer in zip(ways, layers, strict=True):
-        graph.add(way, layer)
-        graph.connect(f"route.{way}", way)
-        graph.connect(way, f"leave.{way}")
-    graph.chain("leave", "isu")
-    graph.connect("isu", "enter.loop")
-    graph.connect("more.done", "classify")
-    graph.connect("classify", "loss.prediction")
-    return graph
-
-
-def instances(data: Data) -> list[Instance]:
-    return [
-        Instance(
-            {"x": feed(data.rows[i : i + 1], t=0), "label": feed(data.labels[i : i + 1])},
-            Structure(order=data.orders[i]),
-        )
-        for i in range(len(data.labels))
-    ]
-
-
 Train = Callable[[float], tuple[float, float]]
 """Trains for so many seconds: (instances per second, updates for every 64 instances)."""
 
@@ -209,12 +162,14 @@ def peer(data: Data, kind: type[Peer]) -> Train:
     return train
 
 
-def ours(data: Data, **settings: Any) -> Train:
-    """Our runtime."""
-    graph = hand_wired()
+def ours(data: Data, *, together: bool = True, **settings: Any) -> Train:
+    """Our runtime. ``together``: the layers as one node, as the compiler does it; else as nodes of their own."""
+    torch.manual_seed(0)
+    arguments = [(data.rows[i], Seq(data.orders[i]), data.labels[i]) for i in range(len(data.labels))]
+    graph = compile(PermutedLayers(WIDTH, LAYERS, CLASSES), *arguments[0], fuse_choice=together)
     runtime = Inline(graph, update=Update(ADAM, BATCH, "instances"), **settings)
-    given = instances(data)
-    node = graph.parameterised()["layer0"]
+    given = [graph.instance(*one) for one in arguments]
+    node = graph.parameterised()["classify"]
 
     def train(seconds: float) -> tuple[float, float]:
         count, began, before = 0, time.perf_counter(), node.updater.version
@@ -229,6 +184,7 @@ def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, b
     data = Data(64 * 64)
     rows: dict[str, Train] = {name: peer(data, kind) for name, kind in PEERS.items()}
     rows |= {f"ours, {n} in flight": ours(data, max_active_keys=n) for n in IN_FLIGHT}
+    rows["ours, 64 in flight, layers apart"] = ours(data, together=False, max_active_keys=BATCH)
     for train in rows.values():
         train(0.5)
     speeds: dict[str, list[float]] = {name: [] for name in rows}

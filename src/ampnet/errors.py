@@ -88,7 +88,7 @@ class StallError(AmpnetError):
 
 
 class WorkerDied(AmpnetError):
-    """A worker process is gone, or does not answer. ``worker`` names it; the run is over, and so are all its workers."""
+    """A worker process is gone, or does not answer. ``worker`` names it; the run is over, and so are all workers."""
 
     def __init__(self, worker: str, how: str) -> None:
         self.worker, self.how = worker, how

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from ampnet.nodes.loop import Loop
 from ampnet.nodes.node import Node
 from ampnet.nodes.phi import Phi
 
@@ -28,7 +29,7 @@ def back_edges(nodes: Mapping[str, Node], forward: Mapping[End, End]) -> set[End
     for target in forward.values():
         feeds[target.node] = feeds.get(target.node, 0) + 1
     cut: set[End] = set()
-    heads = [name for name, node in nodes.items() if isinstance(node, Phi)]
+    heads = [name for name, node in nodes.items() if isinstance(node, Phi | Loop)]
     while heads:
         for head in heads:
             inside = _reached(head, nodes, live)

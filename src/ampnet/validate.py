@@ -20,6 +20,7 @@ from ampnet.nodes.cond import Cond
 from ampnet.nodes.flatmap import Flatmap
 from ampnet.nodes.group import Group
 from ampnet.nodes.isu import Isu, explain_wrong_inverse
+from ampnet.nodes.loop import Loop
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Node, StateFunction
 from ampnet.nodes.phi import Phi
@@ -101,7 +102,7 @@ def _reach(graph: Graph, wiring: Wiring) -> Iterable[str]:
 
 def _loops(graph: Graph, wiring: Wiring) -> Iterable[str]:
     """A cycle must hold a node that can let a message out (Cond) or use it up (Flatmap, Group)."""
-    exits = {n for n, node in graph.nodes.items() if isinstance(node, Cond | Flatmap | Group)}
+    exits = {n for n, node in graph.nodes.items() if isinstance(node, Cond | Flatmap | Group | Loop)}
     after = {
         end: [t for t in targets if t.node not in exits]
         for end, targets in _after(graph, wiring).items()

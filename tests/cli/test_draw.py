@@ -14,7 +14,7 @@ def test_mermaid_text_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["draw", "list-reduction"]) == 0
     text = capsys.readouterr().out
     assert "flowchart" in text
-    for node in ("embedding", "tokens_phi", "cell", "tokens_cond", "loss"):
+    for node in ("embedding", "tokens_loop", "cell", "classify", "loss"):
         assert node in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ampnet.lang import Edges, Model, Seq, Tree, compile, each, fold, loss, reduce
+from ampnet import Inline, Update
+from ampnet.lang import Edges, Model, Seq, Tree, choose, compile, each, fold, loss, reduce, repeat
 from ampnet.models import AdaptiveDepth, Babi15, ListReduction, Mlp, PermutedLayers, Qm9, TreeLstm
 from ampnet.testing import assert_close, assert_compiled, compiled_gradients
 
-PASSES = ("remove_dead", "fuse_linear", "fuse_rows")
+PASSES = ("remove_dead", "fuse_linear", "fuse_choice", "fuse_loops", "fuse_rows")
 OFF: dict[str, Any] = dict.fromkeys(PASSES, False)
 
 
@@ -82,14 +84,16 @@ def test_no_pass_changes_a_gradient_of_any_model(name: str) -> None:
 
 
 class Wasteful(Model):
-    """Something for each pass: what nobody uses, activations behind layers, chains of small operations."""
+    """Something for each pass: what nobody uses, activations behind layers, a choice among layers, a loop, chains."""
 
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b, self.unused = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+        self.ways = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
 
-    def forward(self, x: Tensor, seq: Seq, y: Tensor) -> None:
+    def forward(self, x: Tensor, seq: Seq, k: int, y: Tensor) -> None:
         h = torch.relu(self.a(x))
+        h = repeat(lambda h, i: choose((k + i) % 2, self.ways, h), h, times=3)
         fold(lambda s, t: torch.tanh(self.unused(s) + t), seq, h)
         each(self.unused, seq)
         g = torch.sigmoid(self.b(h)) * 2 + x
@@ -100,7 +104,7 @@ class Wasteful(Model):
 def test_each_pass_makes_the_graph_smaller_and_changes_no_gradient(switch: str) -> None:
     torch.manual_seed(0)
     model = Wasteful().double()
-    data = [(rows(3), Seq(rows(n, 3)), rows(3)) for n in (2, 1, 3)]
+    data = [(rows(3), Seq(rows(n, 3)), n % 2, rows(3)) for n in (2, 1, 3)]
     plain = compile(model, *data[0], **OFF)
     passed = compile(model, *data[0], **{**OFF, switch: True})
     assert len(passed.nodes) < len(plain.nodes)
@@ -112,7 +116,7 @@ def test_each_pass_makes_the_graph_smaller_and_changes_no_gradient(switch: str) 
 
 
 def test_what_no_loss_depends_on_is_not_in_the_graph() -> None:
-    data = (torch.zeros(3), Seq(torch.zeros(2, 3)), torch.zeros(3))
+    data = (torch.zeros(3), Seq(torch.zeros(2, 3)), 1, torch.zeros(3))
     assert "unused" not in compile(Wasteful(), *data).nodes
     assert "unused" in compile(Wasteful(), *data, remove_dead=False).nodes
 
@@ -162,3 +166,49 @@ def test_chains_are_not_fused_into_loops() -> None:
     data = [(rows(3), Seq(rows(n, 3)), rows(3)) for n in (2, 1, 3)]
     graph = assert_compiled(Around().double(), data, max_active_keys=2)
     assert sum(type(node).__name__ == "Rows" for node in graph.nodes.values()) == 2
+
+
+def test_layers_of_a_choice_become_one_node_only_where_they_are_alike() -> None:
+    class Choosing(Model):
+        def __init__(self, layers: list[nn.Linear]) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(layers)
+
+        def forward(self, x: Tensor, k: int, y: Tensor) -> None:
+            loss(choose(k, self.layers, x), y, "squared_error")
+
+    given = [(rows(3), k, rows(2)) for k in (0, 1, 1, 0)]
+    alike = Choosing([nn.Linear(3, 2), nn.Linear(3, 2)]).double()
+    graph = assert_compiled(alike, given)
+    assert "layers" in graph.nodes
+    biased = Choosing([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)]).double()
+    assert {"layers_0", "layers_1"} <= assert_compiled(biased, given).nodes.keys()
+    frozen = Choosing([nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)]).double()
+    assert {"layers_0", "layers_1"} <= compile(frozen, *given[0]).nodes.keys()
+    layer = nn.Linear(3, 2)
+    same = Choosing([layer, layer]).double()
+    assert "layers_0" in assert_compiled(same, given).nodes
+
+
+def test_a_layer_that_nobody_chose_is_not_updated() -> None:
+    """Adam goes on moving what it once moved; as a node of its own such a layer would not be touched."""
+
+    class Choosing(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(3, 2) for _ in range(3))
+
+        def forward(self, x: Tensor, k: int, y: Tensor) -> None:
+            loss(choose(k, self.layers, x), y, "squared_error")
+
+    given = [(rows(3), k, rows(2)) for k in (0, 1, 0, 0, 2, 0)]
+    weights = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        model = Choosing().double()
+        graph = compile(model, *given[0], fuse_choice=fused)
+        update = Update(partial(torch.optim.Adam, lr=0.1), 1, "instances")
+        with Inline(graph, update=update) as runtime:
+            runtime.train(graph.instances(given))
+        weights.append({name: p.detach().clone() for name, p in model.named_parameters()})
+    assert_close(weights[0], weights[1])

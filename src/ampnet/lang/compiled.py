@@ -28,7 +28,7 @@ from ampnet.lang.explain import explain, noted
 from ampnet.lang.ints import Int, function, needs_structure, parts
 from ampnet.lang.line import Line
 from ampnet.lang.lower import Note, lower, needs
-from ampnet.lang.passes import fuse_linear, fuse_rows, remove_dead
+from ampnet.lang.passes import fuse_choice, fuse_linear, fuse_loops, fuse_rows, remove_dead
 from ampnet.lang.scope import Scope
 from ampnet.lang.spaces import Edges, Space
 from ampnet.lang.symbols import Symbol
@@ -44,6 +44,8 @@ def compile(
     *example: Any,
     remove_dead: bool = True,
     fuse_linear: bool = True,
+    fuse_choice: bool = True,
+    fuse_loops: bool = True,
     fuse_rows: bool = True,
 ) -> Compiled:
     """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes.
@@ -51,7 +53,7 @@ def compile(
     The switches leave out a pass each (see `ampnet.lang.passes`); none of them changes a result.
     """
     trace = traced(model, example)
-    return Compiled(model, trace, example, remove_dead, fuse_linear, fuse_rows)
+    return Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)
 
 
 def traced(model: nn.Module, example: Sequence[Any]) -> Trace:
@@ -168,7 +170,15 @@ class Compiled(Graph):
     """The graph of a model, and the way from arguments to instances. Made by `compile`."""
 
     def __init__(
-        self, model: nn.Module, trace: Trace, example: Sequence[Any], dead: bool, linear: bool, rows: bool
+        self,
+        model: nn.Module,
+        trace: Trace,
+        example: Sequence[Any],
+        dead: bool,
+        linear: bool,
+        choice: bool,
+        loops: bool,
+        rows: bool,
     ) -> None:
         super().__init__(type(model).__name__)
         self.model = model
@@ -177,6 +187,10 @@ class Compiled(Graph):
             protos = remove_dead(protos)
         if linear:
             protos = fuse_linear(protos)
+        if choice:
+            protos = fuse_choice(protos)
+        if loops:
+            protos = fuse_loops(protos, trace.loops)
         if rows:
             protos = fuse_rows(protos)
         needed = needs(trace, protos)

@@ -48,7 +48,7 @@ def noted(notes: Sequence[Note]) -> dict[str, str]:
     for note in notes:
         lines.setdefault(note.name, {})[str(note.line)] = None
     out: dict[str, str] = {}
-    for note in notes:
+    for note in sorted(notes, key=lambda note: -len(note.scope.axes)):  # of a loop: what is inside of it
         remark = f"{note.remark}\n" if note.remark else ""
         out.setdefault(note.name, f"{remark}{note.scope}\n{', '.join(lines[note.name])}")
     return out

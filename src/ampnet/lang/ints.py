@@ -54,7 +54,8 @@ class Int:
         if self.op in _BINARY:
             return f"({names[0]} {self.op} {names[1]})"
         if self.op == "lookup":
-            return f"{names[0]}[{names[1]}]"
+            own = isinstance(self.args[1], Int) and self.args[1].op == "index"
+            return names[0] if own else f"{names[0]}[{names[1]}]"
         return names[0] if self.op in ("scalar", "index") else f"{self.op}({', '.join(names)})"
 
     def _binary(self, sign: str, other: object, swapped: bool = False) -> Int:

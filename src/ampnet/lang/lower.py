@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ampnet.graph import Graph
 from ampnet.lang.calls import make_node
@@ -81,7 +81,7 @@ def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
                 ends[id(proto), port] = f"{name}.{node.inputs[port if len(calls) == 1 else site]}"
             for value in proto.outputs:
                 sources[id(value)] = f"{name}.{node.outputs[value.port if len(calls) == 1 else site]}"
-            notes.append(_note(name, proto, plan))
+            notes += _notes(name, proto, plan)
     used = uses(protos)
     for proto in protos:
         for value in proto.outputs:
@@ -162,6 +162,17 @@ def _free(graph: Graph, wanted: str) -> str:
     """A name for a node that no other has: the sites of one module are called alike."""
     numbers = (f"{wanted}{n}" for n in itertools.count(2))
     return next(name for name in itertools.chain([wanted], numbers) if name not in graph.nodes)
+
+
+def _notes(name: str, proto: Proto, plan: Plan) -> list[Note]:
+    """One for the node; one for each output where they are of different scopes (in a loop, and out of it)."""
+    note = _note(name, proto, plan)
+    if len({value.scope.axes for value in proto.outputs}) < 2:
+        return [note]
+    return [
+        replace(note, scope=v.scope, fields=plan.fields(v.scope), remark=f"{port}, {note.remark}")
+        for v, port in zip(proto.outputs, proto.ports, strict=True)
+    ]
 
 
 def _note(name: str, proto: Proto, plan: Plan) -> Note:

@@ -103,6 +103,10 @@ class Proto:
     """Calls of a Linear only: what is applied to its output in the same node."""
     pump: Pump | None = None
     is_loss: bool = False
+    choice: Choice | None = None
+    """Where ways part: by what."""
+    joins: bool = False
+    """Whether the ways of a choice become one here."""
     puts_together: Axis | None = None
     """The axis whose elements become one; there must be at least one."""
     note: str = ""
@@ -141,6 +145,8 @@ class Trace:
         self.scalars: dict[str, Callable[[Sequence[Any]], int]] = {}
         """How to get each from the arguments of ``forward``."""
         self.arrays: dict[str, Callable[[Sequence[Any]], Any]] = {}
+        self.loops: list[Any] = []
+        """The protos of every loop (`ampnet.lang.passes.loops.Control`)."""
         self.checks: list[Callable[[Sequence[Any]], None]] = []
         """What the arguments of every instance must fulfil."""
         self.modules = {id(m): self.name(name) for name, m in model.named_modules(remove_duplicate=True) if name}
@@ -350,6 +356,7 @@ class Trace:
             here(),
             lambda plan: Cond(moves.route(plan, scope, choice.index), choice.names),
             ints=(choice.index,),
+            choice=choice,
             note=f"by {choice.index!r}",
         )
         ways = [(scope.guarded(self.guard(choice, way)), value.row) for way in range(len(choice.names))]

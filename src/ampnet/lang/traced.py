@@ -17,6 +17,7 @@ from ampnet.lang.ints import Int, Rounds
 from ampnet.lang.line import here
 from ampnet.lang.nest import leaves, rebuild, takes
 from ampnet.lang.packs import Pack, frames
+from ampnet.lang.passes.loops import Control
 from ampnet.lang.scope import Axis, Choice
 from ampnet.lang.symbols import Each, Place, Symbol
 from ampnet.lang.trace import Proto, Trace, Value
@@ -72,9 +73,9 @@ class Traced:
         proto = Proto(trace.name(name), inputs, ("out",), here(), lambda plan: Phi(ports, key=key), ports)
         return trace.emit(proto, (trace.scope, given.row))
 
-    # -- a loop over a sequence               start ──> enter ──> phi ──> step ──> onward ──> cond ──> leave ──> last
-    #                                                              ^                            │
-    #                                                              └────────── again ───────────┘
+    # -- a loop over a sequence               start ──> enter ──> phi ──> cond ── again ──> step ──> next ──┐
+    #                                                              ^       └──── done ──> leave ──> last    │
+    #                                                              └─────────────────────────────────────────┘
 
     def fold(self, step: Body, family: Any, start: Any) -> Any:
         axis = self._axis([family])
@@ -93,7 +94,7 @@ class Traced:
         return seen[0], last
 
     def _over(self, axis: Axis, body: Body, start: Any) -> Any:
-        return self._loop(axis, body, start, at_least_once=axis.kind != "edges")  # of edges there may be none
+        return self._loop(axis, body, start)
 
     def repeat(self, body: Body, start: Any, times: Int | int | None, while_: Body | None) -> Any:
         trace = self.trace
@@ -124,33 +125,27 @@ class Traced:
         def inside(carry: Any) -> Any:
             return body(carry, Int("index", axis, axes=frozenset({axis}))) if counted else body(carry)
 
-        return self._loop(axis, inside, start, at_least_once=isinstance(axis.size, int), rounds=rounds)
+        return self._loop(axis, inside, start, rounds)
 
-    def _loop(self, axis: Axis, body: Body, start: Any, *, at_least_once: bool, rounds: Rounds | None = None) -> Any:
+    def _loop(self, axis: Axis, body: Body, start: Any, rounds: Rounds | None = None) -> Any:
         trace = self.trace
         pack = Pack(trace, start, rounds)
-        heads, insides, exits = [], [], []
+        heads: list[tuple[Proto | None, Proto, Proto]] = []
         for lane in pack.lanes:
             first = self._enter(lane.value, axis)
             with trace.inside(*frames(axis), *frames(lane.axis)):
                 inside = self._phi(f"{axis.name}_phi", [first, None], ("start", "loop"))
-            heads.append(inside.proto)
-            if not at_least_once:
-                test = self._test(inside, axis)
-                inside = test.outputs[1]
-                exits.append(test.outputs[0])
-            insides.append(inside)
+            heads.append((first.proto if first.proto.pump is None else None, inside.proto, self._test(inside, axis)))
         with trace.inside(*frames(axis)):
-            made = body(pack.unpacked(insides))
+            made = body(pack.unpacked([test.outputs[1] for _, _, test in heads]))
             after = pack.repacked(made, "the function of a loop")
-        for head, value in zip(heads, after, strict=True):
-            moved = self._next(value, axis)
-            if at_least_once:
-                test = self._test(moved, axis)
-                moved = test.outputs[1]
-                exits.append(test.outputs[0])
-            head.inputs[1] = moved
-        return pack.unpacked([self._leave(value, axis) for value in exits], after=axis)
+        left = []
+        for (enter, phi, test), value in zip(heads, after, strict=True):
+            moved, last = self._next(value, axis), self._leave(test.outputs[0], axis)
+            phi.inputs[1] = moved
+            left.append(last)
+            trace.loops.append(Control(axis, enter, phi, test, moved.proto, last.proto))
+        return pack.unpacked(left, after=axis)
 
     def _next(self, value: Value, axis: Axis) -> Value:
         scope = value.scope
@@ -427,6 +422,7 @@ class Traced:
         for i, lane in enumerate(packs[0].lanes):
             with trace.inside(*frames(lane.axis)):
                 joined.append(self._phi("phi", [pack.lanes[i].value for pack in packs], choice.names))
+                joined[-1].proto.joins = True
         return packs[0].unpacked(joined)
 
     # -- back to one value                     family ──> group ──> sum

@@ -1,5 +1,6 @@
 """The IR nodes, one a file, forward and backward side by side."""
 
+from ampnet.nodes.bank import LinearBank
 from ampnet.nodes.bcast import Bcast
 from ampnet.nodes.concat import Concat
 from ampnet.nodes.cond import Cond
@@ -12,6 +13,7 @@ from ampnet.nodes.gru_cell import GruCell
 from ampnet.nodes.isu import Isu
 from ampnet.nodes.layer_norm import LayerNorm
 from ampnet.nodes.linear import Linear
+from ampnet.nodes.loop import Loop
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.lstm_cell import LstmCell
 from ampnet.nodes.module import Module
@@ -45,6 +47,8 @@ __all__ = [
     "Isu",
     "LayerNorm",
     "Linear",
+    "LinearBank",
+    "Loop",
     "Loss",
     "LstmCell",
     "Module",

@@ -11,9 +11,7 @@ then on the worker only waits to hear that the run was abandoned.
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,10 +19,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ampnet.events.log import Announcer, Event, to_json
+from ampnet.events.log import Announcer, Event
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
+from ampnet.runtime.events import events_note
 from ampnet.runtime.protocol import (
     Kind,
     Ports,
@@ -127,9 +126,11 @@ class Host:
         self.endpoint.send(self.controller, error_note(error, self.era, traceback.format_exc()))
 
     def _take(self, frame: Batch) -> None:
-        self.received += 1
         end, era = self.ports.find(frame.target, frame.direction)
-        if era != self.era or self.failed:
+        if era != self.era:
+            return
+        self.received += 1
+        if self.failed:
             return
         messages = frame.messages
         if not messages.train and len(self.forgotten):
@@ -146,13 +147,11 @@ class Host:
     def _tell(self, report: Report) -> None:
         self.endpoint.send(self.controller, report_note(report, self.era))
 
-    def _tell_events(self) -> None:
-        if self.events:
-            text = json.dumps([to_json(event) for event in self.events])
+    def _tell_events(self, token: int | None = None) -> None:
+        if self.events or token is not None:
+            note = events_note(self.events, self.era, token)
             self.events.clear()
-            self.endpoint.send(
-                self.controller, Note(Kind.EVENTS, {}, {"text": np.frombuffer(text.encode(), dtype=np.uint8)})
-            )
+            self.endpoint.send(self.controller, note)
 
     def _hear(self, note: Note) -> None:
         kind = note.kind
@@ -160,10 +159,13 @@ class Host:
             self.over = True
         elif kind == Kind.ABANDON:
             self.era, self.failed = int(note.data["era"]), False
+            self.sent = self.received = 0
             self.worker.abandon()
             self.events.clear()
         elif kind == Kind.ASK:
             self._answer(int(note.data["token"]))
+        elif kind == Kind.SHOW:
+            self._tell_events(int(note.data["token"]))
         elif not self.failed:
             try:
                 with torch.no_grad():
@@ -219,6 +221,5 @@ def _instances(note: Note) -> Column:
 
 
 def make_quiet() -> None:
-    """Ctrl-C is for the controller's process, which tells its workers; SIGTERM ends this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """A forked process cannot use CUDA once its maker has, and optimizers ask whether it is there at every step."""
+    torch.cuda.is_available = lambda: False

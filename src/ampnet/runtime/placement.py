@@ -2,8 +2,8 @@
 
 By hand, ``affinity`` names a worker for nodes by name or pattern (``{"embedding": 0, "layers_*": 1}``). For all other
 nodes a few instances are run in this process first, with weights frozen: that tells what each node costs and how many
-bytes go over each edge. Nodes are then cut into as many pieces as there are workers, so that the worker with the most to
-do has as little as possible, messages to others included:
+bytes go over each edge. Nodes are then cut into as many pieces as there are workers, so that the worker with the most
+to do has as little as possible, messages to others included:
 
     cost of a worker = seconds in its nodes + for every batch that leaves or comes: a hop and the copying of its bytes
 """
@@ -11,7 +11,7 @@ do has as little as possible, messages to others included:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain, islice
@@ -144,10 +144,23 @@ def _neighbours(graph: Graph, wiring: Wiring) -> dict[tuple[str, Direction, int]
 
 
 def peek(instances: Iterable[Instance], count: int) -> tuple[list[Instance], Iterable[Instance]]:
-    """The first few instances, and all of them."""
-    source = iter(instances)
-    first = list(islice(source, count))
-    return first, chain(first, source)
+    """The first few instances, and all of them. An error of the loader comes where it came, with all of them."""
+    first: list[Instance] = []
+
+    def rest(error: Exception | None) -> Iterator[Instance]:
+        if error is not None:
+            raise error
+        yield from source
+
+    failed: Exception | None = None
+    source: Iterator[Instance] = iter(())
+    try:
+        source = iter(instances)
+        for instance in islice(source, count):
+            first.append(instance)
+    except Exception as error:
+        failed = error
+    return first, chain(first, rest(failed))
 
 
 def _cut(graph: Graph, workers: int, fixed: Mapping[str, int], costs: Costs) -> dict[str, int]:
