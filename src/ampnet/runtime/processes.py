@@ -17,34 +17,32 @@ themselves when their maker is gone.
 from __future__ import annotations
 
 import copy
-import json
 import mmap
 import os
-import select
-import signal
 import sys
 import time
-import traceback
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
 
 from ampnet.errors import AmpnetError, StallError, WorkerDied
-from ampnet.events.log import Announcer, Backward, Event, Forward, Listener, Updated, from_json
+from ampnet.events.log import Announcer, Listener
 from ampnet.graph import CONTROLLER, Graph
 from ampnet.instance import Stream
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction
+from ampnet.runtime import children
+from ampnet.runtime.events import KINDS, InOrder, events_of
 from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.placement import Trial, by_hand, peek, place
 from ampnet.runtime.protocol import Kind, Ports, error_of, instances_note, report_of, structure_note
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.shared import share
-from ampnet.runtime.transport import Batch, Endpoint, Mesh, Note
+from ampnet.runtime.transport import Batch, Endpoint, Frame, Mesh, Note
 from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.state import Column, Ints
 from ampnet.structure import Structure
@@ -57,6 +55,8 @@ _QUIET = 1.0
 """Seconds without news after which it asks whether anything can still move."""
 _PATIENCE = 2.0
 """Seconds that workers have to end when they are told to."""
+_SHOW = 0.25
+"""Seconds after which workers are asked for their events, where somebody listens."""
 
 
 class Processes(Runtime):
@@ -107,11 +107,18 @@ class Processes(Runtime):
         self._later: list[Batch] = []
         self._capacity, self._stuck_after = capacity, stuck_after
         self._pids: list[int] = []
-        self._ended: WorkerDied | None = None
+        self._ended: str | None = None
+        """Why there can be no further run."""
+        self._running = self._sending = False
+        """Whether something is being sent or received: interrupted there, a ring may be left in any condition."""
+        self._shown = 0.0
+        self._showing: tuple[int, float, set[int]] | None = None
+        """The question for events that was asked last, when, and who has yet to answer it."""
         self._era = self._token = self._sent = self._received = 0
-        self._heard = self._looked = 0.0
+        self._heard = 0.0
         self._last_answers: dict[int, dict[str, Any]] = {}
         self._beats: list[tuple[int, float]] = []
+        self._watched: list[int] = []
         super().__init__(
             graph,
             update=update,
@@ -129,8 +136,11 @@ class Processes(Runtime):
     # -- starting and ending
 
     def _start(self, streams: Iterable[Stream]) -> Iterable[Stream]:
+        if self._running:
+            self._abandon()  # a second interrupt kept the run before from being wound up
         if self._ended is not None:
             raise AmpnetError(f"this runtime is over: {self._ended}")
+        self._running = True
         if self._pids:
             return streams
         streams = iter(streams)
@@ -162,53 +172,45 @@ class Processes(Runtime):
         self._mesh = Mesh(workers + 1, self._capacity)
         self._memory = mmap.mmap(-1, mmap.PAGESIZE * (1 + workers * 64 // mmap.PAGESIZE))
         self._pulse: Ints = np.frombuffer(self._memory, dtype=np.int64, count=8 * workers).reshape(workers, 8)
+        self._endpoint: Endpoint = self._mesh.endpoint(workers, causal=True)
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
-        for number in range(workers):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of threads: workers have no use for theirs
-                pid = os.fork()
-            if pid == 0:
-                self._be_worker(number, parent)
-            self._pids.append(pid)
-        self._finalizer = weakref.finalize(self, _end_all, list(self._pids), parent)
-        self._endpoint: Endpoint = self._mesh.endpoint(workers)
-        self._watched = [_pidfd(pid) for pid in self._pids]
+        with children.undisturbed():
+            self._finalizer = weakref.finalize(self, children.end, self._pids, parent)
+            try:
+                for number in range(workers):
+                    self._pids.append(children.fork(partial(self._be_worker, number, parent)))
+            except BaseException:
+                self._end("could not all be made")
+                raise
+            self._watched = [children.watch(pid) for pid in self._pids]
         now = time.monotonic()
         self._beats = [(-1, now)] * workers
-        self._heard = self._looked = now
+        self._heard = self._shown = now
 
-    def _be_worker(self, number: int, parent: int) -> NoReturn:
+    def _be_worker(self, number: int, parent: int) -> None:
         """In the new process: work until told to end."""
-        status = 1
-        try:
-            make_quiet()
-            torch.set_num_threads(self._threads)
-            if self._pin:
-                cores = sorted(os.sched_getaffinity(0))
-                os.sched_setaffinity(0, {cores[number % len(cores)]})
-            Host(
-                number,
-                self.names[number],
-                self.graph,
-                self._wiring,
-                copy.deepcopy(make_schedule(self._schedule, self._seed + number)),
-                self._mesh.endpoint(number),
-                hosts=self.hosts,
-                controller=len(self.names),
-                kinds=[k for k in (Forward, Backward, Updated) if self._announce.wants(k)],
-                pulse=self._pulse[number],
-                parent=parent,
-                clock=self.clock,
-                **self._limits,
-            ).serve()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
+        make_quiet()
+        torch.set_num_threads(self._threads)
+        if self._pin:
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[number % len(cores)]})
+        Host(
+            number,
+            self.names[number],
+            self.graph,
+            self._wiring,
+            copy.deepcopy(make_schedule(self._schedule, self._seed + number)),
+            self._mesh.endpoint(number, causal=True),
+            hosts=self.hosts,
+            controller=len(self.names),
+            kinds=[kind for kind in KINDS if self._announce.wants(kind)],
+            pulse=self._pulse[number],
+            parent=parent,
+            clock=self.clock,
+            **self._limits,
+        ).serve()
 
     def close(self) -> None:
         """End the workers, whatever they do."""
@@ -218,23 +220,29 @@ class Processes(Runtime):
 
     def _end(self, how: str) -> None:
         """Tell workers to end; kill those that do not."""
-        if self._ended is None:
-            self._ended = WorkerDied("all", how)
-        pids, self._pids = self._pids, []
-        for number in range(len(pids)):
-            self._endpoint.send(number, Note(Kind.STOP, {}, {}))
-        self._endpoint.flush()
-        _end_all(pids, os.getpid(), _PATIENCE)
-        self._finalizer.detach()
-        for fd in self._watched:
-            if fd >= 0:
-                os.close(fd)
-        self._endpoint.close()
-        self._mesh.close()
-        del self._pulse
-        self._memory.close()
-        for name, node in self.graph.parameterised().items():
-            node.updater.version = self._versions().get(name, node.updater.version)
+        with children.undisturbed():
+            self._ended = self._ended or f"its workers {how}"
+            pids, self._pids = self._pids, []
+            if not self._sending:
+                for number in range(len(pids)):
+                    self._endpoint.send(number, Note(Kind.STOP, {}, {}))
+            children.end(pids, os.getpid(), 0.0 if self._sending else _PATIENCE)
+            self._finalizer.detach()
+            for fd in self._watched:
+                if fd >= 0:
+                    os.close(fd)
+            self._endpoint.close()
+            self._mesh.close()
+            del self._pulse
+            self._memory.close()
+        self._set_versions()
+
+    def _set_versions(self) -> None:
+        """How often nodes have updated themselves, for whoever asks in this process."""
+        if self.graph.runtime is not None and self.graph.runtime() is self:
+            nodes = self.graph.parameterised()
+            for name, version in self._versions().items():
+                nodes[name].updater.version = version
 
     def _versions(self) -> dict[str, int]:
         return {name: v for answer in self._last_answers.values() for name, v in answer["versions"].items()}
@@ -245,17 +253,22 @@ class Processes(Runtime):
         end = self._ends[port]
         self._sent += 1
         target = self._ports.target(end, Direction.FORWARD, self._era)
-        self._endpoint.send(self.hosts[end.node], Batch(target, int(Direction.FORWARD), messages))
+        self._send(self.hosts[end.node], Batch(target, int(Direction.FORWARD), messages))
+
+    def _send(self, number: int, frame: Frame) -> None:
+        self._sending = True
+        self._endpoint.send(number, frame)
+        self._sending = False
 
     def _everybody(self, note: Note) -> None:
         for number in range(len(self._pids)):
-            self._endpoint.send(number, note)
+            self._send(number, note)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         needing = {self.hosts[name] for name, node in self.graph.nodes.items() if node.needs_structure}
         note = structure_note(structures)
         for number in needing:
-            self._endpoint.send(number, note)
+            self._send(number, note)
 
     def _retire(self, instances: Column, train: bool) -> None:
         self._everybody(instances_note(Kind.RETIRE, instances, train))
@@ -269,23 +282,36 @@ class Processes(Runtime):
     # -- from the workers
 
     def _turn(self) -> None:
-        if self._endpoint.pending():
-            self._endpoint.flush()
+        if self._events.listeners and time.monotonic() - self._shown > _SHOW:
+            self._show()
         if self._take_in():
             self._heard = time.monotonic()
             return
         self._look_after()
+        self._wait()
+
+    def _receive(self) -> list[tuple[int, Frame]]:
+        self._sending = True
+        if self._endpoint.pending():
+            self._endpoint.flush()
+        arrived = self._endpoint.receive()
+        self._sending = False
+        return arrived
+
+    def _wait(self) -> None:
+        self._sending = self._endpoint.pending() > 0  # else nothing is written while it waits
         self._endpoint.wait(_NAP, [fd for fd in self._watched if fd >= 0])
+        self._sending = False
 
     def _take_in(self) -> bool:
         """Hear what has arrived. What losses report comes before the answers that follow from it."""
-        arrived = self._endpoint.receive()
+        arrived = self._receive()
         if not arrived:
             return False
         answers = [frame for _, frame in arrived if isinstance(frame, Batch)]
         if answers:
             # A report may have come while the answer was read that came after it.
-            more = self._endpoint.receive()
+            more = self._receive()
             arrived += [(sender, frame) for sender, frame in more if isinstance(frame, Note)]
             self._later += [frame for _, frame in more if isinstance(frame, Batch)]
         for sender, frame in arrived:
@@ -299,7 +325,7 @@ class Processes(Runtime):
 
     def _take_in_later(self) -> None:
         answers, self._later = self._later, []
-        more = self._endpoint.receive()
+        more = self._receive()
         for sender, frame in more:
             if isinstance(frame, Note):
                 self._hear(sender, frame)
@@ -309,24 +335,42 @@ class Processes(Runtime):
             self._returned(batch)
 
     def _returned(self, batch: Batch) -> None:
-        self._received += 1
         end, era = self._ports.find(batch.target, batch.direction)
         if era == self._era:
+            self._received += 1
             assert end.node == CONTROLLER
             self.controller.returned(end.port, batch.messages)
 
     def _hear(self, sender: int, note: Note) -> None:
-        if note.kind == Kind.EVENTS:
-            text = bytes(np.asarray(note.arrays["text"])).decode()
-            self._events.collect([from_json(data) for data in json.loads(text)])
-        elif note.kind == Kind.ANSWER:
-            self._last_answers[sender] = note.data
+        if note.kind == Kind.ANSWER:
+            if note.data["token"] == self._token:
+                self._last_answers[sender] = note.data
         elif note.data.get("era") != self._era:
             return
+        elif note.kind == Kind.EVENTS:
+            self._events.collect(events_of(note))
+            if note.data["token"] is not None:
+                self._showed(sender, note.data["token"])
         elif note.kind == Kind.REPORT:
             self.controller.report(report_of(note))
         elif note.kind == Kind.ERROR:
             raise error_of(note, self.names[sender])
+
+    def _show(self) -> None:
+        """Ask workers for their events, without waiting for them."""
+        self._shown = time.monotonic()
+        if self._showing is None:
+            self._token += 1
+            self._showing = (self._token, self.clock(), set(range(len(self._pids))))
+            self._everybody(Note(Kind.SHOW, {"token": self._token}, {}))
+
+    def _showed(self, number: int, token: int) -> None:
+        if self._showing is not None and self._showing[0] == token:
+            _, asked, missing = self._showing
+            missing.discard(number)
+            if not missing:
+                self._showing = None
+                self._events.release(asked)
 
     # -- looking after the workers
 
@@ -344,9 +388,8 @@ class Processes(Runtime):
                 raise StallError(self.controller.in_flight, [*waits, *held])
 
     def _check(self, number: int, pid: int, now: float) -> None:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            how = _how_it_ended(status)
+        how = children.how_it_ended(pid)
+        if how is not None:
             self._lose(number, how)
         beat = int(self._pulse[number, 0])
         if beat != self._beats[number][0] or self._pulse[number, 1]:
@@ -358,9 +401,9 @@ class Processes(Runtime):
             self._lose(number, f"has made no step for {self._stuck_after:g} s {where}".rstrip())
 
     def _lose(self, number: int, how: str) -> NoReturn:
-        error = WorkerDied(self.names[number], how)
-        self._ended = error
-        raise error
+        self._ended = f"worker '{self.names[number]}' {how}"
+        self._end("were ended")
+        raise WorkerDied(self.names[number], how)
 
     def _nothing_moves(self, before: Mapping[int, Mapping[str, Any]]) -> bool:
         now = self._last_answers
@@ -375,39 +418,36 @@ class Processes(Runtime):
     def _ask(self) -> bool:
         """Ask all workers how they are, and wait for their answers. False where other news came meanwhile."""
         self._token += 1
-        self._last_answers = {}
-        heard = self._received
+        self._last_answers, self._showing = {}, None
+        heard, asked = self._received, self.clock()
         self._everybody(Note(Kind.ASK, {"token": self._token}, {}))
         while len(self._last_answers) < len(self._pids):
-            self._endpoint.flush()
             if not self._take_in():
                 now = time.monotonic()
                 for number, pid in enumerate(self._pids):
                     self._check(number, pid, now)
-                self._endpoint.wait(_NAP, [fd for fd in self._watched if fd >= 0])
-        self._events.release(self.clock())
+                self._wait()
+        self._events.release(asked)
         return heard == self._received
 
     def _settle(self) -> None:
         self._ask()
-        for name, version in self._versions().items():
-            node = self.graph.parameterised()[name]
-            node.updater.version = version
+        self._set_versions()
 
     def _rested(self) -> None:
+        self._running = False
         self._events.release(self.clock())
 
     def _abandon(self) -> None:
-        if not self._pids:
-            return
-        if self._ended is not None:
-            self._end(self._ended.how)
-            return
-        self._era += 1
-        self._later = []
-        self._events.drop()
-        self._everybody(Note(Kind.ABANDON, {"era": self._era}, {}))
-        self._endpoint.flush()
+        if self._sending and self._pids:
+            self._end("were interrupted in the middle of a message")
+        with children.undisturbed():
+            self._era += 1
+            self._sent = self._received = 0
+            self._later, self._showing = [], None
+            self._events.drop()
+            self._everybody(Note(Kind.ABANDON, {"era": self._era}, {}))
+            self._running = False
 
     def held(self) -> dict[str, int]:
         held: dict[str, int] = {}
@@ -430,84 +470,6 @@ class Processes(Runtime):
         return self._events
 
 
-class InOrder(Announcer):
-    """Events of several processes reach the listeners in the order in which they ended.
-
-    They are kept until every worker has been asked, and so has sent all it had: then what is older than the question is
-    complete.
-    """
-
-    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
-        super().__init__(listeners)
-        self._kept: list[Event] = []
-
-    def __call__(self, event: Event) -> None:
-        self._kept.append(event)
-
-    def collect(self, events: Sequence[Event]) -> None:
-        """Events of a worker."""
-        self._kept += events
-
-    def release(self, until: float) -> None:
-        """Hand on all that ended by then."""
-        self._kept.sort(key=_ended)
-        ready = [event for event in self._kept if _ended(event) <= until]
-        self._kept = self._kept[len(ready) :]
-        for event in ready:
-            super().__call__(event)
-
-    def drop(self) -> None:
-        """A run was abandoned."""
-        self._kept.clear()
-
-
-def _ended(event: Event) -> float:
-    return event.time + float(getattr(event, "seconds", 0.0))
-
-
 def _chained(first: Stream, rest: Iterable[Stream]) -> Iterable[Stream]:
     yield first
     yield from rest
-
-
-def _pidfd(pid: int) -> int:
-    """Something to poll that becomes readable when a process ends; -1 where the system has no such thing."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1
-
-
-def _how_it_ended(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return f"was killed by signal {number} ({signal.Signals(number).name})"
-    return f"ended by itself, with status {os.waitstatus_to_exitcode(status)}"
-
-
-def _end_all(pids: Sequence[int], parent: int, patience: float = 0.0) -> None:
-    """Wait a little for processes to end, kill those that do not, and bury all."""
-    if os.getpid() != parent:
-        return  # a forked copy of the one that owns them
-    left = [pid for pid in pids if not _buried(pid)]
-    until = time.monotonic() + patience
-    fds = [fd for fd in map(_pidfd, left) if fd >= 0]
-    try:
-        while left and time.monotonic() < until:
-            select.select(fds, [], [], 0.05)
-            left = [pid for pid in left if not _buried(pid)]
-            fds = [fd for fd in fds if fd >= 0]
-    finally:
-        for fd in fds:
-            os.close(fd)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
-def _buried(pid: int) -> bool:
-    try:
-        done, _ = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return True
-    return done != 0

@@ -3,9 +3,9 @@
     to workers       STRUCTURE  arrays of instances about to be pumped        RETIRE   instances that are done
                      FORGET     what is left of instances of an inference     FLUSH    a training stream is over
                      ABANDON    drop all that is in flight                    ASK      say how you are
-                     STOP       end
+                     SHOW       send what happened                            STOP     end
     to controller    REPORT     what a loss has judged                        ERROR    a node failed
-                     EVENTS     what happened, for the log                    ANSWER   to ASK
+                     EVENTS     what happened, for the log; to SHOW           ANSWER   to ASK
 
 A frame holds numbers, texts and arrays, nothing that would have to be unpickled. Messages carry, with the number of the
 port they are for, the number of the **era** they belong to: every ABANDON begins a new one, and what is still under way
@@ -41,6 +41,7 @@ class Kind(IntEnum):
     ABANDON = 5
     ASK = 6
     STOP = 7
+    SHOW = 8
     REPORT = 11
     ERROR = 12
     EVENTS = 13
@@ -158,7 +159,7 @@ def error_of(note: Note, worker: str) -> Exception:
     data = note.data
     kind = getattr(errors, data["kind"], None) or getattr(builtins, data["kind"], None)
     cause: Exception = RuntimeError(f"{data['kind']}: {data['text']}")
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind is not errors.GraphError:
         try:
             cause = kind(data["text"])
         except TypeError:  # it wants other arguments

@@ -1,0 +1,119 @@
+"""Children: the processes of a runtime, from the fork to the grave.
+
+    with undisturbed():        # no Ctrl-C between a fork and the note of its number
+        pid = fork(work)       # the child calls work() and never comes back from it
+    how_it_ended(pid)          # None while it runs; whoever else may have buried it, it is not waited for
+    end(pids, patience)        # waits a little, kills, and buries all of them
+
+Nothing here knows what a child does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+_PR_SET_PDEATHSIG = 1
+
+
+def fork(work: Callable[[], None]) -> int:
+    """A new process that calls ``work`` and ends; returns its number. To be called ``undisturbed``."""
+    parent, main = os.getpid(), threading.current_thread() is threading.main_thread()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: children have no use for theirs
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        _begin(parent, main)
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(status)
+
+
+def _begin(parent: int, main: bool) -> None:
+    """Ctrl-C is for the parent, which tells its children; SIGTERM ends this one, and so does the parent's death.
+
+    A child looks after its parent by itself, but not while it is stuck. (The signal is sent when the thread that
+    forked ends: a process lives as long as its main thread, but perhaps longer than another one.)
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if main:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No Ctrl-C in here: it comes when this is over."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def watch(pid: int) -> int:
+    """A file descriptor that becomes readable when a process ends; -1 where there is none to be had."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1
+
+
+def how_it_ended(pid: int) -> str | None:
+    """In words; None while it runs."""
+    try:
+        done, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # somebody waits for all children of this process
+        return "is gone"
+    if not done:
+        return None
+    if not os.WIFSIGNALED(status):
+        return f"ended by itself, with status {os.waitstatus_to_exitcode(status)}"
+    number = os.WTERMSIG(status)
+    name = signal.Signals(number).name if number in set(signal.Signals) else "of no name"
+    hint = ", as the system does when memory runs out" if number == signal.SIGKILL else ""
+    return f"was killed by signal {number} ({name}){hint}"
+
+
+def end(pids: Sequence[int], parent: int, patience: float = 0.0) -> None:
+    """Wait a little for processes to end, kill those that do not, and bury all. Nothing in a copy of the parent."""
+    if os.getpid() != parent:
+        return
+    left = [pid for pid in pids if how_it_ended(pid) is None]
+    until = time.monotonic() + patience
+    while left and time.monotonic() < until:
+        fd = watch(left[0])
+        if fd >= 0:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(1e3 * max(0.0, until - time.monotonic()))
+            os.close(fd)
+        else:
+            time.sleep(0.01)
+        left = [pid for pid in left if how_it_ended(pid) is None]
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)

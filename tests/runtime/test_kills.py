@@ -1,0 +1,254 @@
+"""Promise P13: a worker killed at any point ends in a named error or in the right result, never in a hang.
+
+Each seed picks a model, the number of workers, a victim and a moment:
+
+    never        the results must be the inline runtime's
+    turn         SIGKILL by the controller, after so many of its turns
+    later        SIGKILL from beside, after so many microseconds: at whatever instruction the victim is
+    frame        SIGKILL by the victim itself, when it sends its n-th frame: before, or after
+    node         the same in the middle of its n-th invocation
+    fork         the same before it has done anything
+    close        SIGKILL just before the runtime is closed
+
+25 seeds run by default, 1,000 with ``-m slow``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ampnet import Inline, Instance, Processes, Update
+from ampnet.data import generated
+from ampnet.errors import AmpnetError, WorkerDied
+from ampnet.lang import Compiled, compile
+from ampnet.models import AdaptiveDepth, Mlp, PermutedLayers
+from ampnet.runtime.host import Host
+from ampnet.testing import assert_close
+from ampnet.worker import Worker
+from tests.runtime.conftest import children
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
+HOW = ("never", "turn", "later", "frame", "node", "fork", "close")
+BLOCK = 25
+SECONDS = 10.0
+"""A run that takes longer hangs."""
+
+
+@dataclass
+class Case:
+    """A model that is compiled once, and what the inline runtime makes of it."""
+
+    graph: Compiled
+    instances: list[Instance]
+    start: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    """Of all instances, weights frozen."""
+    weights: dict[str, Tensor]
+    """After one epoch, one instance in flight."""
+    loss: float
+    """Of all instances, weights frozen."""
+
+    def begin(self) -> None:
+        """The weights as they were at first."""
+        with torch.no_grad():
+            for name, parameter in self.graph.model.named_parameters():
+                parameter.copy_(self.start[name])
+
+    def now(self) -> dict[str, Tensor]:
+        return {n: p.detach().clone() for n, p in self.graph.model.named_parameters()}
+
+    def summed(self) -> dict[str, Tensor]:
+        """The gradients that have added up."""
+        return {name: total.clone() for name, total in self.graph.gradients().items()}
+
+
+UPDATE = Update(partial(torch.optim.Adam, lr=0.01), 1, "instances")
+
+
+@cache
+def case(name: str) -> Case:
+    torch.manual_seed(0)
+    models: dict[str, Any] = {
+        "mlp": (Mlp(8, 3, 4), generated.images(6, 0, 8, 4)),
+        "depth": (AdaptiveDepth(2, 5, 2), generated.rotations(6, 0, 3)),
+        "permuted": (PermutedLayers(6, 3, 3), generated.permutations(6, 0, 6, 3, 3, 3)),
+    }
+    model, data = models[name]
+    data = [tuple(a.double() if isinstance(a, Tensor) and a.is_floating_point() else a for a in row) for row in data]
+    graph = compile(model.double(), *data[-1])
+    made = Case(graph, [graph.instance(*row) for row in data], {}, {}, {}, 0.0)
+    made.start = made.now()
+    with Inline(graph, update=None, max_active_keys=3) as inline:
+        made.loss = inline.train(made.instances).loss
+    made.gradients = made.summed()
+    with Inline(graph, update=UPDATE, max_active_keys=1) as inline:
+        inline.train(made.instances)
+    made.weights = made.now()
+    return made
+
+
+@contextmanager
+def limit(seconds: float) -> Iterator[None]:
+    """Whatever hangs is interrupted."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"still running after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(how: str, victim: int, when: int, patch: pytest.MonkeyPatch, runtime: Processes) -> None:
+    """Lay the trap, before the workers are forked."""
+    left = [when]
+
+    def last() -> bool:
+        left[0] -= 1
+        return left[0] == 0
+
+    if how == "turn":
+        turn = runtime._turn
+
+        def turned() -> None:
+            if last():
+                os.kill(runtime._pids[victim], signal.SIGKILL)
+            turn()
+
+        patch.setattr(runtime, "_turn", turned)
+    elif how == "later":
+        forked = runtime._fork
+
+        def fork() -> None:
+            forked()
+            pid = runtime._pids[victim]
+            timer = threading.Timer(when * 4e-4, os.kill, (pid, signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+            patch.setattr(runtime, "timer", timer, raising=False)
+
+        patch.setattr(runtime, "_fork", fork)
+    elif how == "frame":
+        for name in ("_send", "_tell", "_tell_events"):
+            original = getattr(Host, name)
+
+            def sent(host: Host, *args: Any, original: Any = original) -> None:
+                mine = host.number == victim and last()
+                if mine and when % 2:
+                    die()
+                original(host, *args)
+                if mine:
+                    die()
+
+            patch.setattr(Host, name, sent)
+    elif how == "node":
+        handle = Worker._handle
+
+        def handled(worker: Worker, *args: Any) -> Any:
+            out = handle(worker, *args)
+            if worker.name == f"worker{victim}" and last():
+                die()
+            return out
+
+        patch.setattr(Worker, "_handle", handled)
+    elif how == "fork":
+        work = runtime._be_worker
+        patch.setattr(runtime, "_be_worker", lambda number, parent: (number == victim and die(), work(number, parent)))
+
+
+def one(seed: int, patch: pytest.MonkeyPatch) -> str:
+    """One run; returns what came of it."""
+    rng = np.random.default_rng(seed)
+    how = HOW[seed % len(HOW)]
+    of = case(("mlp", "depth", "permuted")[int(rng.integers(3))])
+    of.begin()
+    workers, frozen = int(rng.integers(2, 4)), bool(rng.integers(2))
+    affinity = {node: int(rng.integers(workers)) for node in of.graph.nodes}
+    victim, when = int(rng.integers(workers)), int(rng.integers(1, 60))
+    capacity = (1 << 20, 2048)[int(rng.integers(2))]
+    keys = 3 if frozen else 1
+    runtime = Processes(
+        of.graph,
+        workers=workers,
+        affinity=affinity,
+        max_active_keys=keys,
+        update=None if frozen else UPDATE,
+        capacity=capacity,
+    )
+    arm(how, victim, when, patch, runtime)
+    death: WorkerDied | None = None
+    with limit(SECONDS), runtime:
+        try:
+            loss = runtime.train(of.instances).loss
+            if frozen:
+                assert loss == pytest.approx(of.loss, abs=1e-10)
+                assert_close(of.summed(), of.gradients)
+            else:
+                assert_close(of.now(), of.weights)
+            assert how != "fork"
+            if how == "never":
+                assert not runtime.held()
+            runtime.infer(of.instances)
+        except WorkerDied as error:
+            death = error
+        if death is not None:
+            assert how != "never"
+            assert death.worker == f"worker{victim}"
+            assert "SIGKILL" in str(death)
+            assert all(bool(p.isfinite().all()) for p in of.now().values())
+            with pytest.raises(AmpnetError, match="this runtime is over: worker"):
+                runtime.train(of.instances)
+            return "died"
+        if how == "close":
+            os.kill(runtime._pids[victim], signal.SIGKILL)
+        timer = getattr(runtime, "timer", None)
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+    return "came through"
+
+
+def block(number: int) -> dict[str, int]:
+    kids, fds = children(), len(os.listdir("/proc/self/fd"))
+    found: dict[str, int] = {}
+    for seed in range(BLOCK * number, BLOCK * (number + 1)):
+        began = time.monotonic()
+        with pytest.MonkeyPatch.context() as patch:
+            try:
+                came = one(seed, patch)
+            except BaseException as error:
+                error.add_note(f"seed {seed}")
+                raise
+        found[came] = found.get(came, 0) + 1
+        assert time.monotonic() - began < SECONDS, seed
+        assert children() == kids, seed
+        assert len(os.listdir("/proc/self/fd")) <= fds, seed
+    return found
+
+
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 40))])
+def test_a_worker_killed_at_a_random_point(number: int) -> None:
+    found = block(number)
+    assert found["died"] >= 5
+    assert found["came through"] >= 5
