@@ -1,4 +1,4 @@
-"""``ampnet train WORKLOAD``: train a workload of the paper on the inline runtime.
+"""``ampnet train WORKLOAD``: train a workload of the paper, in this process or on worker processes.
 
     Settings ──> graph, update policy, runtime ──> fit ──> display while it runs, summary and JSON afterwards
 
@@ -9,9 +9,10 @@ whole run, and reports what was reached; the second ends the run on the spot.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -22,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ampnet.cli import placing
 from ampnet.cli.options import Parser, file_to_write, fraction, positive, whole
 from ampnet.cli.progress import Facts, make_display
 from ampnet.cli.report import duration, report, summary, write_json
@@ -36,6 +38,8 @@ from ampnet.graph import Graph
 from ampnet.models import list_reduction
 from ampnet.nodes.loss import Loss
 from ampnet.runtime.inline import Inline
+from ampnet.runtime.processes import Processes
+from ampnet.runtime.runtime import Runtime
 from ampnet.schedule import ENOUGH_ROWS, SCHEDULES
 from ampnet.update.policy import MakeOptimizer, Update
 
@@ -85,8 +89,14 @@ class Settings:
     """Which weights a backward sees."""
     barrier: bool = False
     """Let each stream end before the next begins."""
+    workers: int | Literal["auto"] = 1
+    """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them."""
+    affinity: Mapping[str, int] | Literal["auto"] = "auto"
+    """The worker of nodes, by name or pattern; nodes that it does not name are placed by what they cost."""
+    pin: bool = False
+    """Keep each worker on a core of its own."""
     threads: int = 1
-    """Torch threads."""
+    """Torch threads, of each worker."""
     on_nan: Literal["stop", "skip"] = "stop"
     """What to do when a loss is not finite."""
 
@@ -142,7 +152,12 @@ def _add_options(parser: Parser) -> None:
     add("--clip-norm", "scale a node's gradient down to this norm", "no clipping", type=positive, metavar="NORM")
     add("--weights", "which weights a backward sees: today's, or its forward's", choices=("current", "stash"))
     add("--barrier", "let each stream end before the next begins", "off", action="store_true")
-    add("--threads", "torch threads", **number)
+    workers = "worker processes; 1: all in this one; auto: one for each core, if there are nodes for them"
+    add("--workers", workers, type=placing.number, metavar="N|auto")
+    affinity = 'the worker of nodes: a JSON file like {"embedding": 0, "cell*": 1}; auto: by what they cost'
+    add("--affinity", affinity, type=placing.file, metavar="FILE|auto")
+    add("--pin", "keep each worker on a core of its own", "off", action="store_true")
+    add("--threads", "torch threads of each worker", **number)
     add("--on-nan", "when a loss is not finite: stop, or skip its gradient", choices=("stop", "skip"))
     file: dict[str, Any] = {"type": file_to_write, "metavar": "FILE"}
     parser.add_argument("--json", help="write a report to FILE (default: none)", **file)
@@ -158,6 +173,13 @@ def run(args: argparse.Namespace) -> int:
     for option, path in (("--json", args.json), ("--log", args.log), ("--trace", args.trace)):
         if path is not None and taken.setdefault(path.resolve(), option) != option:
             args.parser.error(f"{option}: the same file as {taken[path.resolve()]}; give another one")
+    if args.workers == 1:
+        for option, given in (("--affinity", args.affinity != "auto"), ("--pin", args.pin)):
+            if given:
+                args.parser.error(f"{option}: there are no worker processes; give --workers 2 or more")
+    if args.workers == "auto" or args.affinity != "auto":
+        graph = list_reduction.build(args.hidden, args.seed)
+        args.workers, args.affinity = placing.settle(args.parser, graph, args.workers, args.affinity)
     settings = Settings(**{item.name: getattr(args, item.name) for item in fields(Settings)}).complete()
     with _files(args.log, args.trace) as listeners:
         return train_list_reduction(settings, json=args.json, quiet=args.quiet, listeners=listeners)
@@ -215,8 +237,8 @@ def train_list_reduction(
     return REACHED if result.reached or settings.target is None else NOT_REACHED
 
 
-def make_runtime(graph: Graph, settings: Settings, listeners: tuple[Listener, ...] = ()) -> Inline:
-    """The inline runtime on a graph, under these settings."""
+def make_runtime(graph: Graph, settings: Settings, listeners: tuple[Listener, ...] = ()) -> Runtime:
+    """A runtime on a graph, under these settings."""
     settings = settings.complete()
     for loss in (node for node in graph.nodes.values() if isinstance(node, Loss)):
         loss.on_nan = settings.on_nan
@@ -229,15 +251,20 @@ def make_runtime(graph: Graph, settings: Settings, listeners: tuple[Listener, ..
         schedule=decays if settings.decay < 1 else None,
         weights=settings.weights,
     )
-    return Inline(
-        graph,
-        update=update,
-        max_active_keys=settings.max_active_keys,
-        max_batch=settings.max_batch,
-        enough_rows=settings.enough_rows,
-        schedule=settings.schedule,
-        seed=settings.seed,
-        listeners=listeners,
+    common: dict[str, Any] = {
+        "update": update,
+        "max_active_keys": settings.max_active_keys,
+        "max_batch": settings.max_batch,
+        "enough_rows": settings.enough_rows,
+        "schedule": settings.schedule,
+        "seed": settings.seed,
+        "listeners": listeners,
+    }
+    if settings.workers == 1:
+        return Inline(graph, **common)
+    workers = len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers
+    return Processes(
+        graph, workers=workers, affinity=settings.affinity, pin=settings.pin, threads=settings.threads, **common
     )
 
 

@@ -23,6 +23,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -196,7 +197,7 @@ class Processes(Runtime):
         if self._pin:
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[number % len(cores)]})
-        Host(
+        host = Host(
             number,
             self.names[number],
             self.graph,
@@ -210,7 +211,14 @@ class Processes(Runtime):
             parent=parent,
             clock=self.clock,
             **self._limits,
-        ).serve()
+        )
+        if self._threads == 1:
+            host.serve()
+            return
+        # OpenMP's threads belong to the thread that used them first, and of those only that one is in a forked process:
+        # it would wait for them for ever.
+        with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(self._threads,)) as fresh:
+            fresh.submit(host.serve).result()
 
     def close(self) -> None:
         """End the workers, whatever they do."""
