@@ -31,21 +31,22 @@ def events_note(events: Sequence[Event], era: int, token: int | None = None) -> 
     """Events, to be sent; with ``token`` they answer a question."""
     columns: list[Ints] = []
     layouts: dict[tuple[str, ...], int] = {}
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, States):
-            columns.append(value.columns.reshape(-1))
-            return [layouts.setdefault(value.fields, len(layouts)), len(value)]
-        if isinstance(value, tuple):
-            return [plain(one) for one in value]
-        return value
-
     rows = []
     for event in events:
         kind = KINDS.index(type(event))
-        rows.append([kind, *map(plain, _VALUES[kind](event))])
+        rows.append([kind, *(_plain(value, columns, layouts) for value in _VALUES[kind](event))])
     numbers = np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
     return Note(Kind.EVENTS, {"era": era, "token": token, "rows": rows, "layouts": list(layouts)}, {"states": numbers})
+
+
+def _plain(value: Any, columns: list[Ints], layouts: dict[tuple[str, ...], int]) -> Any:
+    """A value as JSON can hold it; states go to the columns."""
+    if isinstance(value, States):
+        columns.append(value.columns.reshape(-1))
+        return [layouts.setdefault(value.fields, len(layouts)), len(value)]
+    if isinstance(value, tuple):
+        return [_plain(one, columns, layouts) for one in value]
+    return value
 
 
 def events_of(note: Note) -> list[Event]:
