@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import pytest
-
 from bench.soak import Sample, grown, soak
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
