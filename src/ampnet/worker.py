@@ -29,7 +29,7 @@ import torch
 
 from ampnet.errors import AmpnetError, NodeError
 from ampnet.events.log import Announcer, Backward, Forward, PortStates, Updated
-from ampnet.graph import End, Graph, Wiring
+from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Node, Outputs, Report
 from ampnet.nodes.transform import Parameterised
@@ -83,6 +83,8 @@ class Worker:
         for node in self.nodes.values():
             node.shelf = self.shelf
             if isinstance(node, Parameterised):
+                ends = [wiring.backward[End(node.name, i)] for i in range(len(node.inputs))]
+                node.input_is_data = all(end.node == CONTROLLER for end in ends)
                 node.updater.live_versions = node.live_versions
         self.lanes = self._make_lanes()
         schedule.attach(self.lanes)

@@ -63,11 +63,11 @@ class Linear(Parameterised):
         y = self._active[0](y)  # in place: nobody has seen it yet
         return y, (x, y)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor:
+    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor | None:
         if self._active is not None:
             g = self._active[1](g, kept[1])
         add_linear(sums, g, kept[0])
-        return g @ w[0]
+        return None if self.input_is_data else g @ w[0]
 
     def reference(self, x: Tensor) -> Tensor:
         y = super().reference(x)

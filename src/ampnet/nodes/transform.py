@@ -86,6 +86,8 @@ class Parameterised(Node):
 
     kind = "parameterised"
     saturates = True
+    input_is_data = False
+    """Whether what comes in was pumped, so that nobody wants its gradient; set by the worker."""
 
     def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
         self.module = module

@@ -27,8 +27,8 @@ from ampnet.nodes.node import Direction, Outputs, Report
 
 HOP = 30e-6
 """Seconds that a batch costs each of the two workers between which it goes; measured by bench/hops.py."""
-BYTES = 4e9
-"""Bytes copied in a second."""
+BYTES = 2e9
+"""Bytes that each of them copies in a second, in and out of the ring; likewise."""
 _SECONDS = 2.0
 """A trial takes no longer than this."""
 
@@ -181,21 +181,23 @@ def _cut(graph: Graph, workers: int, fixed: Mapping[str, int], costs: Costs) -> 
 
 
 def _improve(found: dict[str, int], workers: int, fixed: Mapping[str, int], costs: Costs) -> None:
+    """Move nodes, and stretches of neighbours in topological order (one alone may only add hops), while it helps."""
     movable = [n for n in found if n not in fixed]
+    longest = len(movable) if workers <= 4 else 8
     now = _worst(found, workers, costs)
     improved = True
     while improved:
         improved = False
-        for name in movable:
-            here = found[name]
-            for there in range(workers):
-                if there == here:
-                    continue
-                found[name] = there
-                new = _worst(found, workers, costs)
-                if new < now - 1e-12:
-                    now, here, improved = new, there, True
-                found[name] = here
+        for size in range(1, longest + 1):
+            for start in range(len(movable) - size + 1):
+                some = movable[start : start + size]
+                here = [found[n] for n in some]
+                for there in range(workers):
+                    found.update(dict.fromkeys(some, there))
+                    new = _worst(found, workers, costs)
+                    if new < now - 1e-12:
+                        now, here, improved = new, [there] * size, True
+                    found.update(zip(some, here, strict=True))
 
 
 def _worst(found: Mapping[str, int], workers: int, costs: Costs) -> float:

@@ -54,6 +54,8 @@ _NAP = 0.02
 """Seconds for which the controller sleeps at most before it looks after its workers."""
 _QUIET = 1.0
 """Seconds without news after which it asks whether anything can still move."""
+_TRIED = 128
+"""Instances of a trial at most; no more than there are in a wave, so that batches are as large as they will be."""
 _PATIENCE = 2.0
 """Seconds that workers have to end when they are told to."""
 _SHOW = 0.25
@@ -133,6 +135,15 @@ class Processes(Runtime):
             clock=clock,
         )
         self.settings["workers"] = workers
+        self._places = max_active_keys
+
+    def _stagger(self) -> None:
+        """Begin with some of the places only; `_hear` opens more.
+
+        Instances that are pumped together stay together: at a node, all that waits is one batch. As one great wave they
+        would keep one worker busy at a time. In as many waves as there are workers, each has one to work on.
+        """
+        self.controller.max_active_keys = -(-self._places // len(self.names))
 
     # -- starting and ending
 
@@ -142,13 +153,14 @@ class Processes(Runtime):
         if self._ended is not None:
             raise AmpnetError(f"this runtime is over: {self._ended}")
         self._running = True
+        self._stagger()
         if self._pids:
             return streams
         streams = iter(streams)
         first = next(streams, None)
         if first is None:
             return []
-        some, instances = peek(first.instances, min(8, self.controller.max_active_keys))
+        some, instances = peek(first.instances, min(_TRIED, self.controller.max_active_keys))
         first = Stream(instances, first.train, first.name, first.keep_predictions)
         self.hosts = self._place(some, first.train)
         self.settings["affinity"] = dict(self.hosts)
@@ -360,6 +372,9 @@ class Processes(Runtime):
             if note.data["token"] is not None:
                 self._showed(sender, note.data["token"])
         elif note.kind == Kind.REPORT:
+            if self.controller.max_active_keys < self._places:  # a wave is half way round: the next one may follow
+                more = self.controller.max_active_keys + -(-self._places // len(self.names))
+                self.controller.max_active_keys = min(self._places, more)
             self.controller.report(report_of(note))
         elif note.kind == Kind.ERROR:
             raise error_of(note, self.names[sender])
