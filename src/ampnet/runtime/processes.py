@@ -54,6 +54,8 @@ _NAP = 0.02
 """Seconds for which the controller sleeps at most before it looks after its workers."""
 _QUIET = 1.0
 """Seconds without news after which it asks whether anything can still move."""
+_WAVES = 2
+"""For each worker, at the start of a run."""
 _TRIED = 128
 """Instances of a trial at most; no more than there are in a wave, so that batches are as large as they will be."""
 _PATIENCE = 2.0
@@ -141,9 +143,10 @@ class Processes(Runtime):
         """Begin with some of the places only; `_hear` opens more.
 
         Instances that are pumped together stay together: at a node, all that waits is one batch. As one great wave they
-        would keep one worker busy at a time. In as many waves as there are workers, each has one to work on.
+        would keep one worker busy at a time. In several waves, each worker has one to work on, and one that waits.
         """
-        self.controller.max_active_keys = -(-self._places // len(self.names))
+        self._wave = -(-self._places // (_WAVES * len(self.names)))
+        self.controller.max_active_keys = self._wave
 
     # -- starting and ending
 
@@ -160,7 +163,7 @@ class Processes(Runtime):
         first = next(streams, None)
         if first is None:
             return []
-        some, instances = peek(first.instances, min(_TRIED, self.controller.max_active_keys))
+        some, instances = peek(first.instances, min(_TRIED, self._wave))
         first = Stream(instances, first.train, first.name, first.keep_predictions)
         self.hosts = self._place(some, first.train)
         self.settings["affinity"] = dict(self.hosts)
@@ -373,8 +376,7 @@ class Processes(Runtime):
                 self._showed(sender, note.data["token"])
         elif note.kind == Kind.REPORT:
             if self.controller.max_active_keys < self._places:  # a wave is half way round: the next one may follow
-                more = self.controller.max_active_keys + -(-self._places // len(self.names))
-                self.controller.max_active_keys = min(self._places, more)
+                self.controller.max_active_keys = min(self._places, self.controller.max_active_keys + self._wave)
             self.controller.report(report_of(note))
         elif note.kind == Kind.ERROR:
             raise error_of(note, self.names[sender])
