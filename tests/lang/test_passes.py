@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet import Inline, Update
+from ampnet.errors import GraphError
 from ampnet.lang import Edges, Model, Seq, Tree, choose, compile, each, fold, loss, reduce, repeat
 from ampnet.models import AdaptiveDepth, Babi15, ListReduction, Mlp, PermutedLayers, Qm9, TreeLstm
 from ampnet.testing import assert_close, assert_compiled, compiled_gradients
@@ -212,3 +213,62 @@ def test_a_layer_that_nobody_chose_is_not_updated() -> None:
             runtime.train(graph.instances(given))
         weights.append({name: p.detach().clone() for name, p in model.named_parameters()})
     assert_close(weights[0], weights[1])
+
+
+class Chooses(Model):
+    """A choice among four layers, or two in a row among two each."""
+
+    def __init__(self, halves: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(4))
+        self.halves = halves
+
+    def forward(self, x: Tensor, k: int, y: Tensor) -> None:
+        h = choose(k, self.layers[:2] if self.halves else self.layers, x)
+        if self.halves:
+            h = choose(k, self.layers[2:], h)
+        loss(h if h.dim() == 1 else h.sum(0), y, "squared_error")
+
+
+def chosen(*shape: int) -> list[tuple[Any, ...]]:
+    return [(rows(*shape), k, rows(3)) for k in (0, 1, 1, 0)]
+
+
+def test_rows_of_several_dimensions_go_through_a_choice() -> None:
+    """Once they failed in the run: the one node took matrices only."""
+    assert "layers" in assert_compiled(Chooses().double(), chosen(2, 3), max_active_keys=3).nodes
+
+
+def test_two_choices_among_parts_of_one_list() -> None:
+    """Once both nodes had one name, and the graph was refused."""
+    graph = assert_compiled(Chooses(halves=True).double(), chosen(3), max_active_keys=3)
+    assert {"layers", "layers2"} <= graph.nodes.keys()
+
+
+def test_hooks_are_called_whatever_follows_or_chooses_the_layer() -> None:
+    """Once a Linear with a hook lost it, silently, to the passes that took it for a plain one."""
+
+    class Followed(Chooses):
+        def forward(self, x: Tensor, k: int, y: Tensor) -> None:
+            loss(torch.relu(self.layers[0](x)), y, "squared_error")
+
+    for kind in (Chooses, Followed):
+        model = kind().double()
+        for layer in model.layers:
+            layer.register_forward_hook(lambda module, given, made: 3 * made)
+        assert_compiled(model, chosen(3), max_active_keys=3)
+
+
+def test_layers_that_share_a_parameter_are_not_put_together() -> None:
+    """Once the numbers of the parameters were off by the one that is shared, and other layers' weights were used."""
+    model = Chooses().double()
+    model.layers[1].weight = model.layers[0].weight  # type: ignore[union-attr]
+    graph = compile(model, *chosen(3)[0])
+    with pytest.raises(GraphError, match="are one parameter in two nodes"):
+        Inline(graph)
+
+
+def test_frozen_layers_hand_gradients_on() -> None:
+    model = Chooses(halves=True).double()
+    model.layers[2:].requires_grad_(False)
+    assert "layers2" in assert_compiled(model, chosen(3), max_active_keys=3).nodes

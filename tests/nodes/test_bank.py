@@ -68,6 +68,13 @@ def test_layers_of_different_shapes_are_refused() -> None:
         LinearBank([nn.Linear(2, 3), nn.Linear(2, 2)], lambda s: s.kind)
 
 
+def test_layers_that_share_a_parameter_are_refused() -> None:
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    other.weight = one.weight
+    with pytest.raises(GraphError, match="some share one"):
+        LinearBank([one, other], lambda s: s.kind)
+
+
 def test_an_empty_answer_has_no_gradient() -> None:
     node = bank(True, "relu")
     messages = Messages(torch.randn(3, 4, dtype=torch.float64), States.of(instance=[0, 1, 2], kind=[2, 0, 1]))

@@ -110,8 +110,7 @@ def intercepted() -> Iterator[None]:
 def _call(
     trace: Trace, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Callable[[], Any]
 ) -> Any:
-    # A module with hooks does more than its kind says: a Module node calls it as it is.
-    kind = type(module) if not (module._forward_hooks or module._forward_pre_hooks) else nn.Module
+    kind = kind_of(module)
     if kind in _NODES:
         (x,) = (*args, *kwargs.values())
         return apply(trace, module, [x], _NODES[kind])
@@ -134,6 +133,12 @@ def _call(
     if kwargs:
         trace.fail(f"{type(module).__name__} is called with keyword arguments; pass tensors by position")
     return apply(trace, module, list(leaves(args)), Module, args)
+
+
+def kind_of(module: nn.Module | None) -> type | None:
+    """What decides about its node. A module with hooks does more than its type says: a Module calls it as it is."""
+    hooked = module is not None and (module._forward_hooks or module._forward_pre_hooks)
+    return nn.Module if hooked else None if module is None else type(module)
 
 
 def _with_state(trace: Trace, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], parts: int) -> Any:

@@ -50,7 +50,8 @@ def compile(
 ) -> Compiled:
     """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes.
 
-    The switches leave out a pass each (see `ampnet.lang.passes`); none of them changes a result.
+    The switches leave out a pass each (see `ampnet.lang.passes`); none of them changes a gradient. ``fuse_choice``
+    makes one node of several, whose gradients are counted, averaged and clipped together from then on.
     """
     trace = traced(model, example)
     return Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)

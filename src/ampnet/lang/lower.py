@@ -8,7 +8,6 @@ a module called n times      one node with n sites
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from ampnet.lang.calls import make_node
 from ampnet.lang.ints import parts
 from ampnet.lang.line import Line
 from ampnet.lang.passes.rows import program_of
-from ampnet.lang.passes.uses import in_loops, uses
+from ampnet.lang.passes.uses import in_loops, unused, uses
 from ampnet.lang.scope import Scope
 from ampnet.lang.trace import Arg, Plan, Proto, Trace, Value
 from ampnet.nodes import Bcast, Concat, Linear, Rows, Sink
@@ -139,11 +138,11 @@ def _connect(graph: Graph, value: Value, source: str | None, targets: list[str],
     name, made = value.proto.name, []
     called = f"{name}_{value.proto.ports[value.port]}" if len(value.proto.outputs) > 1 else name
     if not targets:
-        targets = [_free(graph, f"{called}_unused")]
+        targets = [unused(f"{called}_unused", graph.nodes)]
         graph.add(targets[0], Sink())
         made.append(Note(targets[0], value.scope, plan.fields(value.scope), None, value.proto.line, "used nowhere"))
     if len(targets) > 1:
-        several = _free(graph, f"{called}_bcast")
+        several = unused(f"{called}_bcast", graph.nodes)
         ports = tuple(f"to{i}" for i in range(1, len(targets) + 1))
         graph.add(several, Bcast(ports, key=value.scope.key))
         for port, target in zip(ports, targets, strict=True):
@@ -156,12 +155,6 @@ def _connect(graph: Graph, value: Value, source: str | None, targets: list[str],
     else:
         graph.connect(source, targets[0])
     return made
-
-
-def _free(graph: Graph, wanted: str) -> str:
-    """A name for a node that no other has: the sites of one module are called alike."""
-    numbers = (f"{wanted}{n}" for n in itertools.count(2))
-    return next(name for name in itertools.chain([wanted], numbers) if name not in graph.nodes)
 
 
 def _notes(name: str, proto: Proto, plan: Plan) -> list[Note]:

@@ -79,7 +79,7 @@ class Traced:
 
     def fold(self, step: Body, family: Any, start: Any) -> Any:
         axis = self._axis([family])
-        return self._over(axis, lambda carry: step(carry, self._element(family)), start)
+        return self._loop(axis, lambda carry: step(carry, self._element(family)), start)
 
     def scan(self, step: Body, family: Any, start: Any) -> tuple[Any, Any]:
         axis = self._axis([family])
@@ -90,11 +90,8 @@ class Traced:
             seen.append(self._family(axis, made))
             return made
 
-        last = self._over(axis, body, start)
+        last = self._loop(axis, body, start)
         return seen[0], last
-
-    def _over(self, axis: Axis, body: Body, start: Any) -> Any:
-        return self._loop(axis, body, start)
 
     def repeat(self, body: Body, start: Any, times: Int | int | None, while_: Body | None) -> Any:
         trace = self.trace

@@ -46,6 +46,8 @@ class LinearBank(Parameterised):
         if len(shapes) != 1 or len({id(m) for m in layers}) != len(layers):
             raise GraphError([f"LinearBank takes different layers of one shape, got {sorted(shapes)}"])
         super().__init__(nn.ModuleList(layers), key)
+        if len(self.parameters) != sum(len(list(m.parameters())) for m in layers):
+            raise GraphError(["LinearBank takes layers with parameters of their own; some share one"])
         self.choice = StateFunction(choice)
         self.width, self.out, self._biased = shapes.pop()
         self.layers, self.activation = len(layers), activation
@@ -75,12 +77,13 @@ class LinearBank(Parameterised):
         which = self._choice(messages)
         if messages.offsets is not None:
             which = np.repeat(which, messages.row_counts())
-        y = x.new_empty(x.shape[0], self.out)
+        y = x.new_empty(*x.shape[:-1], self.out)
         for k, a, b in _runs(which):
+            rows, out = x[a:b].flatten(0, -2), y[a:b].flatten(0, -2)
             if self._biased:
-                torch.addmm(w[2 * k + 1], x[a:b], w[2 * k].t(), out=y[a:b])
+                torch.addmm(w[2 * k + 1], rows, w[2 * k].t(), out=out)
             else:
-                torch.mm(x[a:b], w[k].t(), out=y[a:b])
+                torch.mm(rows, w[k].t(), out=out)
         numbers = torch.from_numpy(which.astype(np.int64))
         if self._active is None:
             return y, (x, numbers)
@@ -96,12 +99,12 @@ class LinearBank(Parameterised):
             order = np.argsort(which, kind="stable")
             which, back = which[order], index_tensor(order, g)
             g, x = g.index_select(0, back), x.index_select(0, back)
-        dx = g.new_empty(g.shape[0], self.width)
+        dx = g.new_empty(*g.shape[:-1], self.width)
         for k, a, b in _runs(which):
             at = self._step * k
-            rows = g[a:b]
-            sums.add_product(rows, x[a:b], at, at + 1 if self._biased else None)
-            torch.mm(rows, w[at], out=dx[a:b])
+            rows = g[a:b].flatten(0, -2)
+            sums.add_product(rows, x[a:b].flatten(0, -2), at, at + 1 if self._biased else None)
+            torch.mm(rows, w[at], out=dx[a:b].flatten(0, -2))
             self.updater.moved.update(range(at, at + self._step))
         return dx if back is None else torch.empty_like(dx).index_copy_(0, back, dx)
 

@@ -80,8 +80,7 @@ class Parameterised(Node):
     """A function of rows with parameters (PPT) that updates itself.
 
     Subclasses implement `apply` and `gradient`. Parameters are those of ``module``, the same objects, so a trained
-    node is a trained torch module. ``updater`` is None while updates are frozen: gradients still add up in
-    ``gradients``.
+    node is a trained torch module. While updates are frozen, gradients still add up in ``updater.sums``.
     """
 
     kind = "parameterised"
@@ -207,7 +206,7 @@ class Parameterised(Node):
     def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
         return arriving[port]
 
-    def check_rows(self, x: Tensor, width: int, dtype: object, dims: int | None = None) -> None:
+    def check_rows(self, x: Tensor, width: int, dtype: object) -> None:
         """Raise `PayloadError` where rows do not fit the parameters."""
         if x.shape[-1] != width or x.dim() < 2:
             raise PayloadError(f"expects rows of width {width}, got a payload of shape {tuple(x.shape)}")

@@ -40,8 +40,11 @@ def assert_compiled(
 
 
 def model_gradients(model: Model, instances: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
-    """Autograd's gradients of the sum of all losses of all instances, by the model's own names. Runs eagerly."""
-    named = dict(model.named_parameters())
+    """Autograd's gradients of the sum of all losses of all instances, by the model's own names. Runs eagerly.
+
+    Frozen parameters are left out.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     total = torch.stack([model.loss(*arguments) for arguments in instances]).sum()
     if not total.requires_grad:  # no edge in any of the graphs, say
         return {name: torch.zeros_like(p) for name, p in named.items()}
@@ -52,10 +55,12 @@ def model_gradients(model: Model, instances: Sequence[Sequence[Any]]) -> dict[st
 def compiled_gradients(graph: Compiled, instances: Sequence[Sequence[Any]], **settings: Any) -> dict[str, Tensor]:
     """The message path's gradients of all instances, by the model's own names. Zeros for what no loss depends on.
 
-    Updates are frozen, and the sums are left at zero. Checks that nothing is left behind.
+    Updates are frozen, and the sums are left at zero. Frozen parameters are left out. Checks that nothing is left
+    behind.
     """
-    names = {id(p): name for name, p in graph.model.named_parameters()}
-    out = {name: torch.zeros_like(p).detach() for name, p in graph.model.named_parameters()}
+    named = {name: p for name, p in graph.model.named_parameters() if p.requires_grad}
+    names = {id(p): name for name, p in named.items()}
+    out = {name: torch.zeros_like(p).detach() for name, p in named.items()}
     sums = [(p, t) for n in graph.parameterised().values() for p, t in _sums(n)]
     for _, total in sums:
         total.zero_()
@@ -63,7 +68,8 @@ def compiled_gradients(graph: Compiled, instances: Sequence[Sequence[Any]], **se
         runtime.train(graph.instances(instances))
         assert_at_rest(runtime)
     for parameter, total in sums:
-        out[names[id(parameter)]] += total
+        if parameter.requires_grad:
+            out[names[id(parameter)]] += total
         total.zero_()
     return out
 

@@ -1,8 +1,8 @@
-"""Passes: what is changed in a model's protos before they become nodes. None changes a result; each can be left out.
+"""Passes: what is changed in a model's protos before they become nodes. None changes a gradient; each can be left out.
 
 remove_dead     values that no loss depends on are not computed at all
 fuse_linear     an activation that follows a Linear is done in its node
-fuse_choice     a choice among Linear layers of one shape becomes one node that holds them all
+fuse_choice     a choice among Linear layers of one shape becomes one node, which also updates them together
 fuse_loops      the control of a loop becomes one node
 fuse_rows       chains of row-wise operations become one node
 """

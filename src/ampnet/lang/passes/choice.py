@@ -13,7 +13,8 @@ from typing import Any
 from torch import nn
 
 from ampnet.lang import moves
-from ampnet.lang.passes.uses import redirect, uses
+from ampnet.lang.calls import kind_of
+from ampnet.lang.passes.uses import redirect, unused, uses
 from ampnet.lang.trace import Plan, Proto
 from ampnet.nodes import LinearBank
 from ampnet.nodes.node import Node
@@ -33,6 +34,7 @@ def fuse_choice(protos: Sequence[Proto]) -> list[Proto]:
             continue
         layers, phi = found
         bank = _bank(proto, layers, phi)
+        bank.name = unused(bank.name, {p.name for p in out})
         redirect(used.get(id(phi.outputs[0]), []), bank.outputs[0])
         gone = {id(p) for p in (proto, phi, *layers)}
         at = out.index(proto)
@@ -47,7 +49,7 @@ def _layers(proto: Proto, used: Users, protos: Sequence[Proto]) -> tuple[list[Pr
     phi: Proto | None = None
     for way, value in enumerate(proto.outputs):
         users = used.get(id(value), [])
-        if len(users) != 1 or type(users[0][0].module) is not nn.Linear:
+        if len(users) != 1 or kind_of(users[0][0].module) is not nn.Linear:
             return None
         call = users[0][0]
         after = used.get(id(call.outputs[0]), [])
@@ -63,7 +65,10 @@ def _layers(proto: Proto, used: Users, protos: Sequence[Proto]) -> tuple[list[Pr
     kinds = {_kind(call) for call in layers}
     modules = [id(call.module) for call in layers]
     sites = [p for p in protos if p.module is not None and id(p.module) in modules]
-    return (layers, phi) if len(kinds) == 1 and len(set(modules)) == len(modules) == len(sites) else None
+    if len(kinds) != 1 or not len(set(modules)) == len(modules) == len(sites):
+        return None
+    weights = [id(p) for call in layers if call.module is not None for p in call.module.parameters()]
+    return (layers, phi) if len(set(weights)) == len(weights) else None
 
 
 def _kind(call: Proto) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from ampnet.lang.calls import kind_of
 from ampnet.lang.passes.uses import redirect, uses
 from ampnet.lang.trace import Arg, Proto
 
@@ -18,7 +19,7 @@ def fuse_linear(protos: Sequence[Proto]) -> list[Proto]:
     used = uses(protos)
     sites: dict[int, list[Proto]] = {}
     for proto in protos:
-        if type(proto.module) is nn.Linear:
+        if proto.module is not None and kind_of(proto.module) is nn.Linear:
             sites.setdefault(id(proto.module), []).append(proto)
     gone: set[int] = set()
     for calls in sites.values():

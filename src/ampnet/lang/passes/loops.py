@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampnet.lang import moves
-from ampnet.lang.passes.uses import redirect, uses
+from ampnet.lang.passes.uses import redirect, unused, uses
 from ampnet.lang.scope import Axis, Scope
 from ampnet.lang.trace import Plan, Proto
 from ampnet.nodes import Loop
@@ -44,6 +44,7 @@ def fuse_loops(protos: Sequence[Proto], loops: Sequence[Control]) -> list[Proto]
         if len(used.get(id(control.phi.outputs[0]), [])) != 1:
             continue
         one = _one(control)
+        one.name = unused(one.name, {p.name for p in out})
         done, again = control.leave.outputs[0], control.test.outputs[1]
         redirect(used.get(id(done), []), one.outputs[0])
         redirect(used.get(id(again), []), one.outputs[1])

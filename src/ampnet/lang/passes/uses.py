@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Container, Sequence
 
 from ampnet.lang.trace import Proto, Value
 
@@ -21,6 +22,12 @@ def redirect(users: Sequence[tuple[Proto, int]], new: Value) -> None:
     """Let them use another value instead."""
     for proto, port in users:
         proto.inputs[port] = new
+
+
+def unused(wanted: str, taken: Container[str]) -> str:
+    """This name, or the first of it with a number that is not taken."""
+    numbered = (f"{wanted}{n}" for n in itertools.count(2))
+    return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
 
 
 def in_loops(protos: Sequence[Proto]) -> dict[int, int]:
