@@ -42,9 +42,9 @@ from ampnet import (
 from ampnet.data.list_reduction import generate
 from ampnet.errors import LossError, WorkerDied
 from ampnet.events.check import check
-from ampnet.events.log import Begin, Event, EventLog, Rest
+from ampnet.events.log import Begin, Event, EventLog, Pump, Rest
 from ampnet.models import list_reduction
-from ampnet.nodes import Concat, Cond, Function, Linear, Loss, Module, Phi
+from ampnet.nodes import Concat, Cond, Function, Linear, Loss, Module, Phi, Sink
 from ampnet.runtime import children as graves
 from ampnet.runtime.host import Host
 from ampnet.state import States
@@ -374,6 +374,79 @@ def test_a_stall_after_an_abandoned_run_is_still_noticed() -> None:
             runtime.train(given(2, "a", "y"))
         assert not runtime.held()
         assert runtime.train(given(3, "a", "b", "y")).instances == 3
+
+
+def test_a_stall_is_noticed_while_somebody_listens() -> None:
+    """Once, the answers of workers who were asked for their events were taken for news, and no stall was ever seen."""
+    graph = Graph("stalls")
+    graph.add("both", Concat(("a", "b")))
+    graph.add("loss", Loss("squared_error"))
+    graph.input("a", "both.a")
+    graph.input("b", "both.b")
+    graph.input("y", "loss.label")
+    graph.connect("both", "loss.prediction")
+    lacking = Instance({"a": feed(torch.zeros(1, 1)), "y": feed(torch.zeros(1, 2))})
+    with (
+        limit(10),
+        Processes(graph, affinity={"both": 0, "loss": 1}, listeners=[EventLog()]) as runtime,
+        pytest.raises(StallError, match="wait for port 'b'"),
+    ):
+        runtime.train([lacking])
+
+
+def test_all_places_open_where_no_loss_hears_of_instances() -> None:
+    """Once, they stayed closed for all of a run whose instances end in Sinks: only reports of losses opened them."""
+    graph = Graph("aside")
+    graph.add("which", Cond(lambda s: s.way, ("judged", "aside")))
+    graph.add("loss", Loss("squared_error"))
+    graph.add("sink", Sink())
+    graph.input("x", "which", fields=("way",))
+    graph.input("y", "loss.label", fields=("way",))
+    graph.connect("which.judged", "loss.prediction")
+    graph.connect("which.aside", "sink")
+    aside = [Instance({"x": feed(torch.zeros(1, 1), way=1)}) for _ in range(100)]
+    log = EventLog()
+    affinity = {"which": 0, "loss": 1, "sink": 1}
+    with limit(10), Processes(graph, affinity=affinity, max_active_keys=8, listeners=[log]) as runtime:
+        assert runtime.train(aside).instances == 100
+        assert max(event.in_flight for event in log.events if isinstance(event, Pump)) == 8
+
+
+def test_what_cannot_be_sent_is_a_named_error_and_the_workers_go_on() -> None:
+    """Once, a payload without memory of its own ended all workers, "interrupted in the middle of a message"."""
+    with limit(20), two(line()) as runtime:
+        for bad in (torch.zeros(1, 2, device="meta"), torch.zeros(1, 2).to_sparse()):
+            with pytest.raises(DataError, match="input 'x'.*has no plain memory"):
+                runtime.train([Instance({"x": feed(bad), "y": feed(torch.zeros(1, 2))})])
+            goes_on(runtime)
+
+
+def test_parameters_elsewhere_than_on_the_cpu_are_refused() -> None:
+    """Once, they were moved to the CPU, silently."""
+    graph = line()
+    graph.parameterised()["first"].updater.parameters = [nn.Parameter(torch.zeros(2, 2, device="meta"))]
+    with two(graph) as runtime, pytest.raises(GraphError, match="'first' has a parameter on device 'meta'"):
+        runtime.train(points(1))
+
+
+def test_no_interrupt_while_undisturbed_whichever_thread_takes_it() -> None:
+    """Once, it was blocked in the main thread only: another one took it, and it was raised in the main thread."""
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    other.start()
+    steps = []
+    try:
+        with pytest.raises(KeyboardInterrupt), graves.undisturbed():
+            signal.pthread_kill(other.ident or 0, signal.SIGINT)
+            steps += [sum(range(n)) for n in range(300)]
+        assert len(steps) == 300
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.signal(signal.SIGINT, before)
+        over.set()
+        other.join()
 
 
 def test_interrupts_at_random_moments() -> None:

@@ -64,12 +64,26 @@ def _begin(parent: int, main: bool) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No Ctrl-C in here: it comes when this is over."""
+    """No Ctrl-C in here: it comes when this is over.
+
+    To block the signal in this thread is not enough where there are others (torch has some): one of them takes it, and
+    Python lets the main thread handle it all the same. So its handler is another one meanwhile. (In other threads than
+    the main one nothing is ever handled.)
+    """
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    swap = threading.current_thread() is threading.main_thread() and callable(handler)
+    if swap:
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if swap:
+            signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def watch(pid: int) -> int:

@@ -30,7 +30,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 import torch
 
-from ampnet.errors import AmpnetError, StallError, WorkerDied
+from ampnet.errors import AmpnetError, DataError, StallError, TransportError, WorkerDied
 from ampnet.events.log import Announcer, Listener
 from ampnet.graph import CONTROLLER, Graph
 from ampnet.instance import Stream
@@ -121,6 +121,7 @@ class Processes(Runtime):
         """The question for events that was asked last, when, and who has yet to answer it."""
         self._era = self._token = self._sent = self._received = 0
         self._heard = 0.0
+        """When something last moved. Events that workers were asked for are no sign of it."""
         self._last_answers: dict[int, dict[str, Any]] = {}
         self._beats: list[tuple[int, float]] = []
         self._watched: list[int] = []
@@ -140,13 +141,17 @@ class Processes(Runtime):
         self._places = max_active_keys
 
     def _stagger(self) -> None:
-        """Begin with some of the places only; `_hear` opens more.
+        """Begin with some of the places only; `_hear` opens more, a wave for each report of a loss.
 
         Instances that are pumped together stay together: at a node, all that waits is one batch. As one great wave they
         would keep one worker busy at a time. In several waves, each worker has one to work on, and one that waits.
         """
         self._wave = -(-self._places // (_WAVES * len(self.names)))
+        self._judged = False
         self.controller.max_active_keys = self._wave
+
+    def _open_places(self) -> None:
+        self.controller.max_active_keys = min(self._places, self.controller.max_active_keys + self._wave)
 
     # -- starting and ending
 
@@ -276,11 +281,18 @@ class Processes(Runtime):
         end = self._ends[port]
         self._sent += 1
         target = self._ports.target(end, Direction.FORWARD, self._era)
-        self._send(self.hosts[end.node], Batch(target, int(Direction.FORWARD), messages))
+        try:
+            self._send(self.hosts[end.node], Batch(target, int(Direction.FORWARD), messages))
+        except TransportError as error:
+            raise DataError(f"input '{self.graph.inputs[port].name}': {error}") from error
 
     def _send(self, number: int, frame: Frame) -> None:
         self._sending = True
-        self._endpoint.send(number, frame)
+        try:
+            self._endpoint.send(number, frame)
+        except TransportError:
+            self._sending = self._endpoint.writing  # a frame that cannot be sent is known before it is written
+            raise
         self._sending = False
 
     def _everybody(self, note: Note) -> None:
@@ -308,7 +320,6 @@ class Processes(Runtime):
         if self._events.listeners and time.monotonic() - self._shown > _SHOW:
             self._show()
         if self._take_in():
-            self._heard = time.monotonic()
             return
         self._look_after()
         self._wait()
@@ -361,8 +372,12 @@ class Processes(Runtime):
         end, era = self._ports.find(batch.target, batch.direction)
         if era == self._era:
             self._received += 1
+            self._heard = time.monotonic()
             assert end.node == CONTROLLER
+            free = self.controller.free
             self.controller.returned(end.port, batch.messages)
+            if not self._judged and self.controller.free > free:
+                self._open_places()  # instances of which no loss hears, whose way ends in a Sink
 
     def _hear(self, sender: int, note: Note) -> None:
         if note.kind == Kind.ANSWER:
@@ -375,8 +390,8 @@ class Processes(Runtime):
             if note.data["token"] is not None:
                 self._showed(sender, note.data["token"])
         elif note.kind == Kind.REPORT:
-            if self.controller.max_active_keys < self._places:  # a wave is half way round: the next one may follow
-                self.controller.max_active_keys = min(self._places, self.controller.max_active_keys + self._wave)
+            self._heard, self._judged = time.monotonic(), True
+            self._open_places()  # a wave is half way round: the next one may follow
             self.controller.report(report_of(note))
         elif note.kind == Kind.ERROR:
             raise error_of(note, self.names[sender])

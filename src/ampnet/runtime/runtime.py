@@ -238,6 +238,8 @@ def _summary(policy: Update | None) -> dict[str, Any] | None:
 
 def _adopt(graph: Graph, update: Update | None, updates: dict[str, Update | None]) -> None:
     """Give each node with parameters its policy."""
+    if not isinstance(update, Update | None):
+        raise TypeError(f"update is one Update for all nodes, got a {type(update).__name__}; by name: updates={{...}}")
     nodes = graph.parameterised()
     unused = [p for p in updates if p not in nodes and not any(fnmatchcase(name, p) for name in nodes)]
     if unused:

@@ -12,6 +12,7 @@ import mmap
 import torch
 from torch import Tensor
 
+from ampnet.errors import GraphError
 from ampnet.graph import Graph
 
 _ALIGN = 64
@@ -19,7 +20,17 @@ _ALIGN = 64
 
 def share(graph: Graph) -> None:
     """Move the parameters of all nodes, and their gradient sums, into memory that forked processes share."""
-    updaters = [node.updater for node in graph.parameterised().values()]
+    nodes = graph.parameterised()
+    faults = [
+        f"node '{name}' has a parameter on device '{p.device}'; worker processes need all of them on the CPU. Move the "
+        f"model there, or use the inline runtime"
+        for name, node in nodes.items()
+        for p in node.updater.parameters[:1]
+        if p.device.type != "cpu"
+    ]
+    if faults:
+        raise GraphError(faults)
+    updaters = [node.updater for node in nodes.values()]
     sizes = [_size(t) for u in updaters for t in (*u.parameters, *u.sums)]
     arena = _Arena(sum(sizes))
     for updater in updaters:

@@ -62,6 +62,10 @@ def raw(tensor: Tensor) -> tuple[Coded, NDArray[Any]]:
     try:
         array: NDArray[Any] = tensor.numpy() if native else tensor.view(coded.carrier).numpy()
     except (RuntimeError, TypeError):  # it requires a gradient, lies on a GPU, or is a lazy conjugate or negative
-        tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
-        array = tensor.view(coded.carrier).numpy()
+        try:
+            tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+            array = tensor.view(coded.carrier).numpy()
+        except (RuntimeError, TypeError) as error:
+            kind = f"{tensor.layout}, on device '{tensor.device}'"
+            raise TransportError(f"a tensor of {kind}, has no plain memory that could be sent: {error}") from error
     return coded, array

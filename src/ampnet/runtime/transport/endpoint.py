@@ -79,6 +79,8 @@ class Endpoint:
         self._poll.register(bell, select.POLLIN)
         self._also: tuple[int, ...] = ()
         self._in_vain = self._left_out = 0
+        self.writing = False
+        """Whether `send` has begun to write. True after an error: the rings may be in any condition."""
         self._fence = Lock()
 
     # Sending.
@@ -89,7 +91,9 @@ class Endpoint:
         if way is None:
             raise TransportError(f"party {self.party} cannot send to party {to}; it can to {sorted(self._ways)}")
         box = self._outbox[to]
-        for record in way.encoder.encode(frame):
+        records = way.encoder.encode(frame)
+        self.writing = True
+        for record in records:
             if (not box or self._drain(box)) and self._write(to, way, record):
                 continue
             if isinstance(frame, Note):  # its arrays may be changed once this returns
@@ -97,6 +101,7 @@ class Endpoint:
             elif size_of(record) > way.ring_out.largest:
                 record = [flat(part) for part in record]
             box.append((to, record))
+        self.writing = False
 
     def flush(self) -> bool:
         """Move on what waits in the outbox, as far as there is room. True when it is empty."""
