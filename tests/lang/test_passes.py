@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet import Inline, Update
-from ampnet.errors import GraphError
+from ampnet.errors import GraphError, ModelError
 from ampnet.lang import Edges, Model, Seq, Tree, choose, compile, each, fold, loss, reduce, repeat
 from ampnet.models import AdaptiveDepth, Babi15, ListReduction, Mlp, PermutedLayers, Qm9, TreeLstm
 from ampnet.testing import assert_close, assert_compiled, compiled_gradients
@@ -272,3 +272,33 @@ def test_frozen_layers_hand_gradients_on() -> None:
     model = Chooses(halves=True).double()
     model.layers[2:].requires_grad_(False)
     assert "layers2" in assert_compiled(model, chosen(3), max_active_keys=3).nodes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.register_forward_hook(lambda module, given, made: made / made.norm()),
+        lambda layer: layer.register_forward_pre_hook(lambda module, given: (given[0] / given[0].norm(),)),
+        lambda layer: layer.register_full_backward_hook(lambda module, into, out: tuple(2 * g for g in into)),
+        lambda layer: setattr(layer, "forward", lambda x: layer.weight @ x / x.norm()),
+    ],
+    ids=["forward hook", "pre-hook", "backward hook", "forward"],
+)
+def test_a_layer_that_was_changed_is_called_as_it_is_on_one_row(change: Callable[[nn.Linear], Any]) -> None:
+    """Once backward hooks and a replaced forward were ignored, and other hooks were given batches."""
+
+    class After(Chooses):
+        def forward(self, x: Tensor, k: int, y: Tensor) -> None:
+            loss(self.layers[1](self.layers[0](x)), y, "squared_error")
+
+    model = After().double()
+    change(model.layers[1])  # type: ignore[arg-type]
+    assert_compiled(model, chosen(3), max_active_keys=4)
+
+
+def test_a_hook_on_a_parameter_is_refused() -> None:
+    """Once it was ignored."""
+    model = Chooses()
+    model.layers[1].weight.register_hook(lambda g: 0 * g)  # type: ignore[union-attr, operator]
+    with pytest.raises(ModelError, match="the parameter 'weight' of Linear 'layers_1' has a hook"):
+        compile(model, torch.zeros(3), 0, torch.zeros(3))

@@ -190,6 +190,8 @@ def test_policies_by_name_and_pattern() -> None:
     assert graph.parameterised()["embedding"].updater.version == 0
     with pytest.raises(GraphError, match="updates names 'liner1', but no node with parameters is called that"):
         Inline(build(), updates={"liner1": slow})
+    with pytest.raises(TypeError, match="update is one Update for all nodes, got a dict"):
+        Inline(build(), update={"linear1": slow})  # type: ignore[arg-type]
 
 
 def test_schedules_may_step_at_every_update() -> None:

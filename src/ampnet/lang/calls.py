@@ -136,9 +136,12 @@ def _call(
 
 
 def kind_of(module: nn.Module | None) -> type | None:
-    """What decides about its node. A module with hooks does more than its type says: a Module calls it as it is."""
-    hooked = module is not None and (module._forward_hooks or module._forward_pre_hooks)
-    return nn.Module if hooked else None if module is None else type(module)
+    """What decides about its node. One with hooks, or a forward of its own, does more than its type says: a Module
+    calls it as it is."""
+    if module is None:
+        return None
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return nn.Module if any(hooks) or "forward" in vars(module) else type(module)
 
 
 def _with_state(trace: Trace, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], parts: int) -> Any:
@@ -171,12 +174,19 @@ def apply(trace: Trace, module: nn.Module, args: Sequence[Any], node: Callable[.
 
     if id(module) not in trace.modules:
         trace.fail(f"a {type(module).__name__} is called that is no submodule of the model, so nothing would train it")
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            trace.fail(
+                f"the parameter '{name}' of {_named(trace, module)} has a hook, which nobody would call: its gradient "
+                f"adds up in its node. An Update can clip it; a function of your own can go before the loss"
+            )
     proto = Proto(trace.modules[id(module)], [joined], ("out",), here(), module=module, make=make)
     return trace.emit(proto, (trace.scope, row))
 
 
 class _OnRows(nn.Module):
-    """A module that was written for one row, on many: torch's own take a batch, others are mapped over the rows.
+    """A module that was written for one row, on many: torch's own take a batch, others, and those with hooks or a
+    forward of their own, are mapped over the rows.
 
     Several tensors come in side by side.
     """
@@ -184,7 +194,8 @@ class _OnRows(nn.Module):
     def __init__(self, module: nn.Module, widths: Sequence[int], nest: Any) -> None:
         super().__init__()
         self.module, self.widths, self.nest = module, list(widths), nest
-        self.takes_batches = type(module).__module__.startswith("torch.nn.")
+        one_row = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+        self.takes_batches = type(module).__module__.startswith("torch.nn.") and not one_row
 
     def _one(self, *parts: Tensor) -> Any:
         return self.module(*rebuild(self.nest, iter(parts)))

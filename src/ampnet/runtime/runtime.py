@@ -21,7 +21,7 @@ from typing import Any, Self
 import torch
 
 from ampnet.controller import Controller, Progress
-from ampnet.errors import GraphError
+from ampnet.errors import AmpnetError, GraphError
 from ampnet.events.log import Announcer, Begin, Listener, Rest
 from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream, StreamStats
@@ -57,6 +57,7 @@ class Runtime:
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be 1 or more, got {value}")
         self.graph, self.clock = graph, clock
+        self._inside = False
         self._announce = self._announcer(listeners)
         self.settings: dict[str, Any] = {
             "runtime": self.kind,
@@ -152,14 +153,18 @@ class Runtime:
 
         Streams follow one another without a barrier unless ``barrier``; with ``together`` they are pumped in turns.
         ``on_end`` hears of a stream's end at once and may call ``stop()``; ``on_turn`` hears of progress now and then.
+        Neither may call ``run``.
         """
         controller = self.controller
+        if self._inside:
+            raise AmpnetError("run was called within a run of this runtime; give it all streams, or wait for its end")
         if self.graph.runtime is None or self.graph.runtime() is not self:
             raise GraphError(["another runtime was made on this graph since; its nodes work for that one now"])
         controller.on_end = on_end if on_end is not None else lambda stats: None
         due = time.monotonic() + turn_seconds
         turn = 0
         try:
+            self._inside = True
             with torch.no_grad(), _fewer_collections():
                 streams = self._start(streams)
                 if self._announce.wants(Begin):
@@ -180,6 +185,8 @@ class Runtime:
             controller.abandon()
             self._abandon()
             raise
+        finally:
+            self._inside = False
         if self._announce.wants(Rest):
             held = self.held()
             self._announce(Rest(self.clock(), held))
