@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from ampnet.nodes import LinearBank
 from ampnet.nodes.node import Report
 from ampnet.state import States
 from ampnet.testing import assert_close
+from ampnet.update.policy import Update
 
 
 def bank(bias: bool, activation: str | None) -> LinearBank:
@@ -86,3 +89,17 @@ def test_an_empty_answer_has_no_gradient() -> None:
     assert back[2].payload is None
     assert not any(total.any() for total in node.updater.sums)
     assert not any(node.held().values())
+
+
+def test_messages_without_rows_move_no_layer() -> None:
+    """Once an update that held no row at all was taken for one of all layers: weights decayed."""
+    node = bank(True, None)
+    node.updater.adopt(Update(partial(torch.optim.SGD, lr=0.1, weight_decay=0.5)))
+    before = [w.clone() for w in node.updater.weights]
+    nothing = torch.zeros(0, 4, dtype=torch.float64)
+    with torch.no_grad():
+        (out,) = node.forward(0, Messages(nothing, States.of(instance=[0], kind=[1]), np.array([0, 0])))
+        assert not isinstance(out, Report)
+        node.backward(0, out[2])
+    assert node.updater.apply() is not None
+    assert all(torch.equal(a, b) for a, b in zip(before, node.updater.weights, strict=True))

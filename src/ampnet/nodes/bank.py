@@ -53,6 +53,7 @@ class LinearBank(Parameterised):
         self.layers, self.activation = len(layers), activation
         self._active = None if activation is None else ACTIVATIONS[activation]
         self._step = 2 if self._biased else 1
+        self._moved = self.updater.moved = set[int]()
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         choice = self._choice(messages)
@@ -105,7 +106,7 @@ class LinearBank(Parameterised):
             rows = g[a:b].flatten(0, -2)
             sums.add_product(rows, x[a:b].flatten(0, -2), at, at + 1 if self._biased else None)
             torch.mm(rows, w[at], out=dx[a:b].flatten(0, -2))
-            self.updater.moved.update(range(at, at + self._step))
+            self._moved.update(range(at, at + self._step))
         return dx if back is None else torch.empty_like(dx).index_copy_(0, back, dx)
 
     def state_functions(self) -> dict[str, StateFunction]:

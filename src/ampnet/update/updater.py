@@ -55,8 +55,8 @@ class Updater:
         """(staleness, messages) of the last backward batch."""
         self.live_versions: Callable[[], set[int]] = set
         self._touched = False
-        self.moved: set[int] = set()
-        """Parameters that got a gradient, by number, where a node tells them apart; empty: all did."""
+        self.moved: set[int] | None = None
+        """Parameters that got a gradient, by number, where a node tells them apart; None: all did."""
         self._stash: dict[int, list[Tensor]] = {}
 
     def rebind(self, keep: Callable[[Tensor], Tensor] = lambda total: total) -> None:
@@ -91,7 +91,8 @@ class Updater:
     def reset(self) -> None:
         """Drop the gradients that have added up so far."""
         self.counter, self._touched = 0, False
-        self.moved.clear()
+        if self.moved is not None:
+            self.moved.clear()
         self.adding.zero()
 
     def room(self) -> int | None:
@@ -129,7 +130,7 @@ class Updater:
         if policy.average and count > 1:
             torch._foreach_div_(sums, count)
         for number, (parameter, total) in enumerate(zip(self.parameters, sums, strict=True)):
-            if parameter.requires_grad and (not self.moved or number in self.moved):
+            if parameter.requires_grad and (self.moved is None or number in self.moved):
                 parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
         if policy.clip_value is not None:
             nn.utils.clip_grad_value_(self.parameters, policy.clip_value)
@@ -141,7 +142,8 @@ class Updater:
         for parameter in self.parameters:
             parameter.grad = None
         torch._foreach_zero_(sums)
-        self.moved.clear()
+        if self.moved is not None:
+            self.moved.clear()
         self.version += 1
         self.counter, self._touched = 0, False
         return Applied(self.version, count, reason)
