@@ -11,6 +11,7 @@ import gc
 import itertools
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -429,21 +430,40 @@ def test_parameters_elsewhere_than_on_the_cpu_are_refused() -> None:
         runtime.train(points(1))
 
 
+@pytest.mark.parametrize("kind", [Inline, Processes])
+def test_a_run_within_a_run_is_refused(kind: type[Inline] | type[Processes]) -> None:
+    """Once, worker processes took it for the run after an interrupt, and the outer one ended in a stall."""
+    with limit(10), kind(line(), max_active_keys=2) as runtime:
+        with pytest.raises(AmpnetError, match="within a run"):
+            runtime.run([Stream(points(*range(9)))], on_end=lambda stats: runtime.train(points(1)) and None)
+        assert runtime.train(points(1)).instances == 1
+        assert runtime.controller.max_active_keys == 2
+        assert not runtime.held()
+
+
 def test_no_interrupt_while_undisturbed_whichever_thread_takes_it() -> None:
     """Once, it was blocked in the main thread only: another one took it, and it was raised in the main thread."""
     over = threading.Event()
     other = threading.Thread(target=over.wait)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     other.start()
+    reading, writing = socket.socketpair()
+    reading.settimeout(10)
+    writing.setblocking(False)
+    waking = signal.set_wakeup_fd(writing.fileno())  # tells that the other thread has taken it
     steps = []
     try:
         with pytest.raises(KeyboardInterrupt), graves.undisturbed():
             signal.pthread_kill(other.ident or 0, signal.SIGINT)
+            assert reading.recv(1) == bytes([signal.SIGINT])
             steps += [sum(range(n)) for n in range(300)]
         assert len(steps) == 300
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
+        signal.set_wakeup_fd(waking)
+        reading.close()
+        writing.close()
         signal.signal(signal.SIGINT, before)
         over.set()
         other.join()

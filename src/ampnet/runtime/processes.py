@@ -476,6 +476,7 @@ class Processes(Runtime):
 
     def _rested(self) -> None:
         self._running = False
+        self.controller.max_active_keys = self._places
         self._events.release(self.clock())
 
     def _abandon(self) -> None:
@@ -483,6 +484,7 @@ class Processes(Runtime):
             self._end("were interrupted in the middle of a message")
         with children.undisturbed():
             self._era += 1
+            self.controller.max_active_keys = self._places
             self._sent = self._received = 0
             self._later, self._showing = [], None
             self._events.drop()
