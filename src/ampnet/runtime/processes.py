@@ -198,14 +198,14 @@ class Processes(Runtime):
         sys.stderr.flush()
         parent = os.getpid()
         with children.undisturbed():
-            self._finalizer = weakref.finalize(self, children.end, self._pids, parent)
+            self._finalizer = weakref.finalize(self, _let_go, self._pids, parent, self._watched, self._mesh)
             try:
                 for number in range(workers):
                     self._pids.append(children.fork(partial(self._be_worker, number, parent)))
             except BaseException:
                 self._end("could not all be made")
                 raise
-            self._watched = [children.watch(pid) for pid in self._pids]
+            self._watched += [children.watch(pid) for pid in self._pids]
         now = time.monotonic()
         self._beats = [(-1, now)] * workers
         self._heard = self._shown = now
@@ -510,6 +510,16 @@ class Processes(Runtime):
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
         self._events = InOrder(listeners)
         return self._events
+
+
+def _let_go(pids: Sequence[int], parent: int, watched: Sequence[int], mesh: Mesh) -> None:
+    """A runtime that nobody closed is gone: so go its workers and file descriptors. Nothing in a copy of the parent."""
+    if os.getpid() == parent:
+        children.end(pids, parent)
+        for fd in watched:
+            if fd >= 0:
+                os.close(fd)
+        mesh.close()
 
 
 def _chained(first: Stream, rest: Iterable[Stream]) -> Iterable[Stream]:
