@@ -205,6 +205,7 @@ class Worker:
         noted = self._noted[direction]
         began = self.clock() if noted else 0.0
         if self.pulse is not None:
+            self.pulse[0] += 1
             self.pulse[2] = self._numbers[node.name]
         self._invocations += 1
         self._messages += messages.states.columns.shape[1]

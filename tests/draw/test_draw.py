@@ -158,7 +158,7 @@ def compiled_tree() -> Graph:
 
 
 def compiled_molecule() -> Graph:
-    return compile(Qm9(10), *next(generated.molecules(1, seed=1)), fuse_choice=False)
+    return compile(Qm9(10), *next(generated.molecules(1, seed=1)))
 
 
 NASTY = (

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ampnet import Inline, Update
 from ampnet.errors import GraphError, ModelError
-from ampnet.lang import Edges, Model, Seq, Tree, choose, compile, each, fold, loss, reduce, repeat
+from ampnet.lang import Compiled, Edges, Model, Seq, Tree, choose, compile, each, fold, loss, reduce, repeat
 from ampnet.models import AdaptiveDepth, Babi15, ListReduction, Mlp, PermutedLayers, Qm9, TreeLstm
 from ampnet.testing import assert_close, assert_compiled, compiled_gradients
 
@@ -74,13 +74,13 @@ def test_no_pass_changes_a_gradient_of_any_model(name: str) -> None:
     model, given = make().double(), data()
     graph = assert_compiled(model, given, graph=compile(model, *given[0], **OFF), max_active_keys=2)
     want = compiled_gradients(graph, given)
-    all_on = compile(model, *given[0])
+    all_on = compile(model, *given[0], fuse_choice=True)
     assert len(all_on.nodes) <= len(graph.nodes)
     assert_close(compiled_gradients(all_on, given, max_active_keys=3), want)
     for switch in PASSES:
         only = compile(model, *given[0], **{**OFF, switch: True})
         assert_close(compiled_gradients(only, given, max_active_keys=3), want)
-        without = compile(model, *given[0], **{switch: False})
+        without = compile(model, *given[0], **{"fuse_choice": True, switch: False})
         assert_close(compiled_gradients(without, given, schedule="random", max_active_keys=3), want)
 
 
@@ -112,8 +112,8 @@ def test_each_pass_makes_the_graph_smaller_and_changes_no_gradient(switch: str) 
     want = compiled_gradients(plain, data, max_active_keys=2)
     assert_close(compiled_gradients(passed, data, max_active_keys=2), want)
     assert_compiled(model, data, graph=passed, max_active_keys=2)
-    everything = compile(model, *data[0])
-    assert len(everything.nodes) < len(compile(model, *data[0], **{switch: False}).nodes)
+    everything = compile(model, *data[0], fuse_choice=True)
+    assert len(everything.nodes) < len(compile(model, *data[0], **{"fuse_choice": True, switch: False}).nodes)
 
 
 def test_what_no_loss_depends_on_is_not_in_the_graph() -> None:
@@ -169,6 +169,11 @@ def test_chains_are_not_fused_into_loops() -> None:
     assert sum(type(node).__name__ == "Rows" for node in graph.nodes.values()) == 2
 
 
+def fused(model: Model, data: list[tuple[Any, ...]], **settings: Any) -> Compiled:
+    """Compiled with the layers of choices as one node, and found right."""
+    return assert_compiled(model, data, graph=compile(model, *data[0], fuse_choice=True), **settings)
+
+
 def test_layers_of_a_choice_become_one_node_only_where_they_are_alike() -> None:
     class Choosing(Model):
         def __init__(self, layers: list[nn.Linear]) -> None:
@@ -180,15 +185,15 @@ def test_layers_of_a_choice_become_one_node_only_where_they_are_alike() -> None:
 
     given = [(rows(3), k, rows(2)) for k in (0, 1, 1, 0)]
     alike = Choosing([nn.Linear(3, 2), nn.Linear(3, 2)]).double()
-    graph = assert_compiled(alike, given)
+    graph = fused(alike, given)
     assert "layers" in graph.nodes
     biased = Choosing([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)]).double()
-    assert {"layers_0", "layers_1"} <= assert_compiled(biased, given).nodes.keys()
+    assert {"layers_0", "layers_1"} <= fused(biased, given).nodes.keys()
     frozen = Choosing([nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)]).double()
-    assert {"layers_0", "layers_1"} <= compile(frozen, *given[0]).nodes.keys()
+    assert {"layers_0", "layers_1"} <= compile(frozen, *given[0], fuse_choice=True).nodes.keys()
     layer = nn.Linear(3, 2)
     same = Choosing([layer, layer]).double()
-    assert "layers_0" in assert_compiled(same, given).nodes
+    assert "layers_0" in fused(same, given).nodes
 
 
 def test_a_layer_that_nobody_chose_is_not_updated() -> None:
@@ -236,12 +241,12 @@ def chosen(*shape: int) -> list[tuple[Any, ...]]:
 
 def test_rows_of_several_dimensions_go_through_a_choice() -> None:
     """Once they failed in the run: the one node took matrices only."""
-    assert "layers" in assert_compiled(Chooses().double(), chosen(2, 3), max_active_keys=3).nodes
+    assert "layers" in fused(Chooses().double(), chosen(2, 3), max_active_keys=3).nodes
 
 
 def test_two_choices_among_parts_of_one_list() -> None:
     """Once both nodes had one name, and the graph was refused."""
-    graph = assert_compiled(Chooses(halves=True).double(), chosen(3), max_active_keys=3)
+    graph = fused(Chooses(halves=True).double(), chosen(3), max_active_keys=3)
     assert {"layers", "layers2"} <= graph.nodes.keys()
 
 
@@ -256,7 +261,7 @@ def test_hooks_are_called_whatever_follows_or_chooses_the_layer() -> None:
         model = kind().double()
         for layer in model.layers:
             layer.register_forward_hook(lambda module, given, made: 3 * made)
-        assert_compiled(model, chosen(3), max_active_keys=3)
+        fused(model, chosen(3), max_active_keys=3)
 
 
 def test_layers_that_share_a_parameter_are_not_put_together() -> None:
@@ -271,7 +276,7 @@ def test_layers_that_share_a_parameter_are_not_put_together() -> None:
 def test_frozen_layers_hand_gradients_on() -> None:
     model = Chooses(halves=True).double()
     model.layers[2:].requires_grad_(False)
-    assert "layers2" in assert_compiled(model, chosen(3), max_active_keys=3).nodes
+    assert "layers2" in fused(model, chosen(3), max_active_keys=3).nodes
 
 
 @pytest.mark.parametrize(
@@ -293,7 +298,7 @@ def test_a_layer_that_was_changed_is_called_as_it_is_on_one_row(change: Callable
 
     model = After().double()
     change(model.layers[1])  # type: ignore[arg-type]
-    assert_compiled(model, chosen(3), max_active_keys=4)
+    fused(model, chosen(3), max_active_keys=4)
 
 
 def test_a_hook_on_a_parameter_is_refused() -> None:

@@ -44,14 +44,15 @@ def compile(
     *example: Any,
     remove_dead: bool = True,
     fuse_linear: bool = True,
-    fuse_choice: bool = True,
+    fuse_choice: bool = False,
     fuse_loops: bool = True,
     fuse_rows: bool = True,
 ) -> Compiled:
     """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes.
 
-    The switches leave out a pass each (see `ampnet.lang.passes`); none of them changes a gradient. ``fuse_choice``
-    makes one node of several, whose gradients are counted, averaged and clipped together from then on.
+    The switches leave out a pass each, or take it in (see `ampnet.lang.passes`); none of them changes a gradient.
+    ``fuse_choice`` is off unless asked for: layers of a choice that are one node are also counted, averaged and clipped
+    as one.
     """
     trace = traced(model, example)
     return Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)

@@ -2,7 +2,7 @@
 
 remove_dead     values that no loss depends on are not computed at all
 fuse_linear     an activation that follows a Linear is done in its node
-fuse_choice     a choice among Linear layers of one shape becomes one node, which also updates them together
+fuse_choice     a choice among Linear layers of one shape becomes one node, which updates them together; off by default
 fuse_loops      the control of a loop becomes one node
 fuse_rows       chains of row-wise operations become one node
 """
