@@ -108,7 +108,7 @@ def test_putting_a_key_twice_is_an_error() -> None:
 
 def test_marks_give_back_what_was_put_and_name_what_was_not() -> None:
     packer = Packer()
-    marks = Marks(packer, "its memory")
+    marks = Marks(packer, "its memory", 4)
     states = States.of(instance=np.arange(300), t=np.arange(300) % 7)
     for mark in range(3):
         marks.put(packer.pack(states.take(np.arange(mark, 300, 3))), mark)
@@ -131,7 +131,7 @@ def test_marks_give_back_what_was_put_and_name_what_was_not() -> None:
 
 def test_marks_follow_when_keys_widen() -> None:
     packer = Packer(("instance", "t"))
-    marks = Marks(packer, "its memory")
+    marks = Marks(packer, "its memory", 4)
     states = States.of(instance=np.arange(5), t=np.arange(5))
     marks.put(packer.pack(states), 1)
     packer.pack(States.of(instance=[2**33], t=[2**12]))

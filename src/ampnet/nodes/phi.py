@@ -27,7 +27,7 @@ class Phi(Node):
     def __init__(self, ports: Sequence[str] = ("start", "loop"), key: Sequence[str] | None = None) -> None:
         self.inputs = tuple(ports)
         self.key = Packer(key)
-        self.origins = Marks(self.key, "its memory of origins")
+        self.origins = Marks(self.key, "its memory of origins", len(self.inputs))
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         if messages.train:
