@@ -79,12 +79,12 @@ class LinearBank(Parameterised):
         if messages.offsets is not None:
             which = np.repeat(which, messages.row_counts())
         y = x.new_empty(*x.shape[:-1], self.out)
-        for k, a, b in _runs(which):
-            rows, out = x[a:b].flatten(0, -2), y[a:b].flatten(0, -2)
+        flat, out, each = _flat(x), _flat(y), _each(x)
+        for k, a, b in _runs(which, each):
             if self._biased:
-                torch.addmm(w[2 * k + 1], rows, w[2 * k].t(), out=out)
+                torch.addmm(w[2 * k + 1], flat[a:b], w[2 * k].t(), out=out[a:b])
             else:
-                torch.mm(rows, w[k].t(), out=out)
+                torch.mm(flat[a:b], w[k].t(), out=out[a:b])
         numbers = torch.from_numpy(which.astype(np.int64))
         if self._active is None:
             return y, (x, numbers)
@@ -101,11 +101,12 @@ class LinearBank(Parameterised):
             which, back = which[order], index_tensor(order, g)
             g, x = g.index_select(0, back), x.index_select(0, back)
         dx = g.new_empty(*g.shape[:-1], self.width)
-        for k, a, b in _runs(which):
+        flat, given, out, each = _flat(g), _flat(x), _flat(dx), _each(g)
+        for k, a, b in _runs(which, each):
             at = self._step * k
-            rows = g[a:b].flatten(0, -2)
-            sums.add_product(rows, x[a:b].flatten(0, -2), at, at + 1 if self._biased else None)
-            torch.mm(rows, w[at], out=dx[a:b].flatten(0, -2))
+            rows = flat[a:b]
+            sums.add_product(rows, given[a:b], at, at + 1 if self._biased else None)
+            torch.mm(rows, w[at], out=out[a:b])
             self._moved.update(range(at, at + self._step))
         return dx if back is None else torch.empty_like(dx).index_copy_(0, back, dx)
 
@@ -117,10 +118,21 @@ class LinearBank(Parameterised):
         return shown if self.activation is None else f"{shown} + {self.activation}"
 
 
-def _runs(which: Column) -> list[tuple[int, int, int]]:
-    """(number, start, stop) of every run of equal numbers."""
+def _flat(rows: Tensor) -> Tensor:
+    """Rows of several dimensions as several rows."""
+    return rows if rows.dim() == 2 else rows.flatten(0, -2)
+
+
+def _each(rows: Tensor) -> int:
+    """How many rows `_flat` makes of one."""
+    return 1 if rows.dim() == 2 else int(np.prod(rows.shape[1:-1]))
+
+
+def _runs(which: Column, each: int = 1) -> list[tuple[int, int, int]]:
+    """(number, start, stop) of every run of equal numbers, each of which stands for so many rows."""
     if not len(which):
         return []
     cuts = np.flatnonzero(which[1:] != which[:-1]) + 1
-    starts = [0, *cuts.tolist()]
-    return list(zip(which[starts].tolist(), starts, [*starts[1:], len(which)], strict=True))
+    numbers = which[np.concatenate(([0], cuts))].tolist()
+    starts = [0, *(cuts * each).tolist()]
+    return list(zip(numbers, starts, [*starts[1:], len(which) * each], strict=True))

@@ -28,7 +28,7 @@ from ampnet.runtime.transport.frames import Batch, Frame, Note
 from ampnet.runtime.transport.ring import Part, Record, Ring, flat, size_of
 from ampnet.runtime.transport.wire import Arrived, Decoder, Encoder, assemble
 
-SPIN = 50e-6
+SPIN = 200e-6
 """Seconds to look out for something before sleeping."""
 FLAG = 16
 """Words from one party's flag to the next: no two on one cache line, or on its neighbour."""
