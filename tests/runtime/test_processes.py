@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,27 +27,9 @@ from ampnet.lang import Compiled, compile
 from ampnet.models import AdaptiveDepth, Mlp, PermutedLayers, Qm9, TreeLstm, by_hand, list_reduction
 from ampnet.nodes import Concat, Function, Linear, Loss
 from ampnet.testing import assert_close
+from tests.runtime.conftest import children
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
-
-
-def children() -> set[int]:
-    """The processes of which this one is the parent."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        found |= {int(pid) for pid in (task / "children").read_text().split()}
-    return found
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    """No process, no shared memory, no semaphore, no file descriptor."""
-    shm = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    kids, fds = children(), len(os.listdir("/proc/self/fd"))
-    yield
-    assert children() == kids
-    assert not os.path.isdir("/dev/shm") or set(os.listdir("/dev/shm")) <= shm
-    assert len(os.listdir("/proc/self/fd")) <= fds
 
 
 def doubled(rows: Any) -> Any:
