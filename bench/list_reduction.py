@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import nn
 from ampnet import Inline, Update
 from ampnet.data.list_reduction import CLASSES, VOCABULARY, Sequences, buckets, generate
 from ampnet.models import by_hand, list_reduction
+from bench.alternate import Train, alternate
 
 ADAM = partial(torch.optim.Adam, lr=1e-3, fused=True)
 OURS: dict[str, dict[str, Any]] = {
@@ -59,10 +59,6 @@ class Peer(nn.Module):
             h = torch.relu(self.recur(torch.cat((step, h), 1)))
         out: torch.Tensor = self.classify(h)
         return out
-
-
-Train = Callable[[float], tuple[float, float]]
-"""Trains for so many seconds: (sequences per second, updates for every 100 sequences)."""
 
 
 def peer(data: Sequences) -> Train:
@@ -116,14 +112,7 @@ def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, b
     rows |= {name: ours(data, 100, 1, **settings) for name, settings in OURS.items()}
     rows |= {name: ours(data, 100, 1, wired=True, **settings) for name, settings in BY_HAND.items()}
     rows |= {name: ours(data, 1, 100, **settings) for name, settings in SINGLE.items()}
-    for train in rows.values():
-        train(0.5)
-    speeds: dict[str, list[float]] = {name: [] for name in rows}
-    updates: dict[str, float] = {}
-    for _ in range(repeats):
-        for name, train in rows.items():
-            speed, updates[name] = train(seconds)
-            speeds[name].append(speed)
+    speeds, updates = alternate(rows, seconds, repeats)
     base = max(speeds["torch eager (peer)"])
     print(f"\n{'list reduction, one core, training':42} {'best':>10} {'median':>10} {'ratio':>7} {'updates':>8}")
     out: dict[str, Any] = {}

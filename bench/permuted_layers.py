@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from ampnet import Inline, Seq, Update, compile
 from ampnet.models import PermutedLayers
+from bench.alternate import Train, alternate
 
 LAYERS = DEPTH = 8
 WIDTH, CLASSES, BATCH = 256, 10, 64
@@ -133,10 +134,6 @@ PEERS: dict[str, type[Peer]] = {
 }
 
 
-Train = Callable[[float], tuple[float, float]]
-"""Trains for so many seconds: (instances per second, updates for every 64 instances)."""
-
-
 def peer(data: Data, kind: type[Peer]) -> Train:
     """Plain torch."""
     torch.manual_seed(0)
@@ -185,14 +182,7 @@ def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, b
     rows: dict[str, Train] = {name: peer(data, kind) for name, kind in PEERS.items()}
     rows |= {f"ours, {n} in flight": ours(data, max_active_keys=n) for n in IN_FLIGHT}
     rows["ours, 64 in flight, layers apart"] = ours(data, together=False, max_active_keys=BATCH)
-    for train in rows.values():
-        train(0.5)
-    speeds: dict[str, list[float]] = {name: [] for name in rows}
-    updates: dict[str, float] = {}
-    for _ in range(repeats):
-        for name, train in rows.items():
-            speed, updates[name] = train(seconds)
-            speeds[name].append(speed)
+    speeds, updates = alternate(rows, seconds, repeats)
     best = {name: max(values) for name, values in speeds.items()}
     alone = best["torch, one by one"]
     by_depth = max(value for name, value in best.items() if name.startswith("torch by depth"))
