@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -26,6 +26,9 @@ from torch import nn
 from ampnet.loops import back_edges, in_order
 from ampnet.nodes.node import Node
 from ampnet.nodes.transform import Parameterised
+
+if TYPE_CHECKING:
+    from ampnet.tile import Tiled
 
 AnyNode = TypeVar("AnyNode", bound=Node)
 
@@ -77,6 +80,8 @@ class Graph:
         """What drawings say of a node or input besides, by name."""
         self.faults: list[str] = []
         """Found while wiring; reported by `validate`."""
+        self.tiled: dict[str, Tiled] = {}
+        """The Linears that `tile` has split, by the name they had."""
 
     def add(self, name: str, node: AnyNode) -> AnyNode:
         """Put a node into the graph. Returns it."""
@@ -174,22 +179,30 @@ class Graph:
 
     def module(self) -> nn.ModuleDict:
         """All parameters as one torch module: ``state_dict()`` and ``load_state_dict()`` as usual."""
-        return nn.ModuleDict({name: node.module for name, node in self.parameterised().items()})
+        from ampnet.tile import whole_modules
+
+        modules = {name: node.module for name, node in self.parameterised().items()}
+        return nn.ModuleDict(whole_modules(self, modules))
 
     def to(self, *args: Any, **kwargs: Any) -> Graph:
         """Move or cast all parameters, as `torch.nn.Module.to` does. Not while a run is going on."""
+        from ampnet.tile import retie
+
         for node in self.parameterised().values():
             node.module.to(*args, **kwargs)
             node.updater.rebind()
+        retie(self, *args, **kwargs)
         return self
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """The sums of gradients not yet applied, by ``node.parameter``."""
+        from ampnet.tile import whole_gradients
+
         out = {}
         for name, node in self.parameterised().items():
             for parameter, total in zip(node.parameters, node.updater.sums, strict=True):
                 out[f"{name}.{parameter}"] = total
-        return out
+        return whole_gradients(self, out)
 
     def held(self) -> dict[str, int]:
         """What the caches of all nodes hold, by ``node.cache``; empty when nothing is in flight."""
