@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ampnet.errors import DataError
-from ampnet.events.log import Backward, LogWriter, Rest, from_json, read_log, to_json, without_time
+from ampnet.events.log import (
+    Announcer,
+    Backward,
+    Begin,
+    Event,
+    EventLog,
+    Forward,
+    LogWriter,
+    Rest,
+    Synced,
+    Updated,
+    from_json,
+    read_log,
+    to_json,
+    without_time,
+)
+from ampnet.events.staleness import StalenessMeter
+from ampnet.runtime.events import KINDS, events_note, events_of
 from ampnet.state import States
 from tests.events.runs import epoch, record, update
 
@@ -84,3 +102,53 @@ def test_runs_are_compared_without_their_times() -> None:
     first, second = (record([epoch()], update(5), max_active_keys=3, schedule="random", seed=4) for _ in range(2))
     assert [e.time for e in first] != [e.time for e in second]
     assert without_time(first) == without_time(second)
+
+
+SYNCED = Synced(1.5, 0.25, "w0", "cell#2", "cell", 3, 12, True, 4, 0.015, -(2**62) - 5)
+"""Its digest has all the bits of an int64."""
+
+
+def test_a_synchronisation_is_written_and_sent_between_processes() -> None:
+    assert from_json(json.loads(json.dumps(to_json(SYNCED)))) == SYNCED
+    assert Synced in KINDS
+    states = States.of(instance=[3, 4])
+    others: list[Event] = [
+        Backward(1.0, 0.25, "w0", "cell#2", 0, states, ((0, states),), 2, 4, 2, ((0, 1), (3, 1))),
+        Updated(1.25, 0.1, "w0", "cell#2", 11, 0, "together", "messages", 8),
+    ]
+    note = events_note([*others, SYNCED], era=1)
+    assert events_of(note) == [*others, SYNCED]
+
+
+class Counting:
+    """A meter of nodes with parameters."""
+
+    kinds = (Begin, Backward)
+    trained_only = True
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.seen.append(event)
+
+
+def test_batches_of_nodes_without_parameters_are_for_those_who_want_them() -> None:
+    states = States.of(instance=[3])
+    trained = Backward(1.0, 0.1, "w", "linear1", 0, states, (), 1, 2, 1, ((0, 1),))
+    plain = Backward(1.0, 0.1, "w", "relu", 0, states, (), 1, None, 1, ())
+    forward = Forward(1.0, 0.1, "w", "relu", 0, True, states, (), (), 1, None)
+    begin, rest = Begin(0.0, {}), Rest(2.0, {})
+    counting, log = Counting(), EventLog()
+    alone, both = Announcer([counting]), Announcer([counting, log])
+    for event in (begin, forward, trained, plain, rest):
+        alone(event)
+        both(event)
+    assert counting.seen == [begin, begin, trained, trained]
+    assert log.events == [begin, forward, trained, plain, rest]
+    assert [alone.wants_of(Backward, trained=t) for t in (True, False)] == [True, False]
+    assert [alone.wants_of(Begin, trained=t) for t in (True, False)] == [True, True]
+    assert [alone.wants_of(Forward, trained=t) for t in (True, False)] == [False, False]
+    assert [both.wants_of(Backward, trained=t) for t in (True, False)] == [True, True]
+    assert alone.wants(Backward)
+    assert not Announcer([StalenessMeter()]).wants_of(Backward, trained=False)

@@ -14,6 +14,7 @@ from ampnet.events.log import (
     Rest,
     Retire,
     Return,
+    Synced,
     Updated,
     read_log,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "RunRecord",
     "Staleness",
     "StalenessMeter",
+    "Synced",
     "UpdateUse",
     "Updated",
     "UtilisationMeter",

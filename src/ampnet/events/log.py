@@ -4,7 +4,7 @@ A listener is a function that takes an event. Without listeners no event is made
 messages it is about; they are immutable, so nothing is copied.
 
     pump -> forward ... forward -> backward ... backward -> return -> retire        one instance
-    update, epoch, rest                                                             a node; a stream; the end of a run
+    update, synced, epoch, rest                                    a node; a replica of one; a stream; the end of a run
 """
 
 from __future__ import annotations
@@ -101,11 +101,43 @@ class Updated(Event):
     count: int
     """Gradients in it."""
     reason: str
-    """"full" or "flush"."""
+    """Why now:
+
+        "full"      the counter reached ``frequency``
+        "flush"     an epoch was over; these are its leftovers
+        "late"      it was due while the replica waited for a synchronisation; it holds at least ``frequency``
+        "together"  the gradients of all replicas were averaged; ``count`` is how many this one had given, maybe none.
+                    What came in after it gave them stays for the next update
+    """
     unit: str
     """What is counted: "messages" or "instances"."""
     frequency: int
     """The node's ``min_update_frequency``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced(Event):
+    """A replica was made equal to the others of its group. ``time`` is the start."""
+
+    seconds: float
+    worker: str
+    node: str
+    """The replica: "cell#2"."""
+    group: str
+    """What it is a replica of: "cell"."""
+    round: int
+    """Which synchronisation of the group it was, from 1."""
+    version: int
+    """Of the replica, afterwards."""
+    moved: bool
+    """Whether its version grew by it: its weights were replaced by the mean. Shared parameters and averaged gradients
+    move nothing."""
+    updates: int
+    """Updates it made since the synchronisation before."""
+    drift: float
+    """How far its weights were from the mean just before, as a part of the mean's norm; 0 where nothing moves."""
+    digest: int
+    """Of its weights afterwards: equal for all replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +180,18 @@ class Rest(Event):
 Listener = Callable[[Event], None]
 
 
-_KINDS = {kind.__name__: kind for kind in (Begin, Pump, Forward, Backward, Updated, Return, Retire, Epoch, Rest)}
+_KINDS = {
+    kind.__name__: kind for kind in (Begin, Pump, Forward, Backward, Updated, Synced, Return, Retire, Epoch, Rest)
+}
+_BATCHES = (Forward, Backward)
 
 
 class Announcer:
     """Hands events to listeners. An event that nobody wants is not made.
 
     A listener with a tuple ``kinds`` gets only events of those kinds, so a meter that says what it needs costs no
-    more than that; any other listener gets all.
+    more than that; any other listener gets all. One with ``trained_only`` gets no batch of a node without parameters:
+    those are most of the batches.
     """
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
@@ -164,13 +200,22 @@ class Announcer:
             kind: tuple(one for one in self.listeners if kind in getattr(one, "kinds", (kind,)))
             for kind in _KINDS.values()
         }
+        self._untrained: dict[type[Event], tuple[Listener, ...]] = {
+            kind: tuple(one for one in self._wanting[kind] if not getattr(one, "trained_only", False))
+            for kind in _BATCHES
+        }
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody wants events of this kind."""
         return bool(self._wanting[kind])
 
+    def wants_of(self, kind: type[Event], trained: bool) -> bool:
+        """Whether anybody wants events of this kind from a node with parameters (``trained``), or from one without."""
+        return bool((self._wanting if trained or kind not in _BATCHES else self._untrained)[kind])
+
     def __call__(self, event: Event) -> None:
-        for listener in self._wanting[type(event)]:
+        untrained = isinstance(event, _BATCHES) and event.version is None
+        for listener in (self._untrained if untrained else self._wanting)[type(event)]:
             listener(event)
 
 

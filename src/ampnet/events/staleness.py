@@ -11,6 +11,8 @@ flight it is zero wherever a node meets an instance once; it grows with ``max_ac
 There are two ways to know it. A node stores its version with every forward and reports the difference in
 ``Backward.lags``; `StalenessMeter` adds those up while a run goes on. `staleness_of` believes nobody: it counts the
 updates between the two events of each state in the log. Promise P7 is that both agree.
+
+A replica whose weights are replaced by the mean of its group has new weights too: that counts like an update.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Updated
+from ampnet.events.log import Backward, Begin, Event, Forward, Synced, Updated
 from ampnet.state import States
 
 Row = tuple[int, ...]
@@ -47,6 +49,8 @@ class StalenessMeter:
 
     kinds = (Backward,)
     """The events it wants."""
+    trained_only = True
+    """Of nodes with parameters alone: the others know no staleness."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
@@ -87,7 +91,7 @@ class Recount:
                 for port, states in event.sent:
                     fields, rows = rows_of(states)
                     self._out.setdefault((event.node, port, fields), {}).update(dict.fromkeys(rows, now))
-            case Updated():
+            case Updated() | Synced(moved=True):
                 self._updates[event.node] += 1
             case Backward(version=int()):
                 return self._back(event)
