@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -26,9 +26,8 @@ from torch import nn
 from ampnet.loops import back_edges, in_order
 from ampnet.nodes.node import Node
 from ampnet.nodes.transform import Parameterised
-
-if TYPE_CHECKING:
-    from ampnet.tile import Tiled
+from ampnet.replicas.group import Copy, Replicas
+from ampnet.tile import Tiled, retie, whole_gradients, whole_modules
 
 AnyNode = TypeVar("AnyNode", bound=Node)
 
@@ -82,6 +81,10 @@ class Graph:
         """Found while wiring; reported by `validate`."""
         self.tiled: dict[str, Tiled] = {}
         """The Linears that `tile` has split, by the name they had."""
+        self.replicas: dict[str, Replicas] = {}
+        """The nodes with parameters that `replicate` has copied, by the name they had."""
+        self.copies: dict[str, Copy] = {}
+        """Every node that is one of several copies."""
 
     def add(self, name: str, node: AnyNode) -> AnyNode:
         """Put a node into the graph. Returns it."""
@@ -166,6 +169,7 @@ class Graph:
         """Check the whole graph; raise `GraphError` with every fault, or return the wiring."""
         from ampnet.validate import validate
 
+        retie(self)  # the model may have been moved or cast behind its back
         return validate(self)
 
     def order(self) -> list[str]:
@@ -178,31 +182,40 @@ class Graph:
         return {name: node for name, node in self.nodes.items() if isinstance(node, Parameterised)}
 
     def module(self) -> nn.ModuleDict:
-        """All parameters as one torch module: ``state_dict()`` and ``load_state_dict()`` as usual."""
-        from ampnet.tile import whole_modules
+        """All parameters as one torch module: ``state_dict()`` and ``load_state_dict()`` as usual.
 
-        modules = {name: node.module for name, node in self.parameterised().items()}
+        Of replicas it has the first, under the name of all: they are equal between runs, and a run starts with the
+        first one's weights.
+        """
+        modules = {
+            self.called(name): node.module
+            for name, node in self.parameterised().items()
+            if name not in self.copies or self.copies[name].number == 0
+        }
         return nn.ModuleDict(whole_modules(self, modules))
 
     def to(self, *args: Any, **kwargs: Any) -> Graph:
         """Move or cast all parameters, as `torch.nn.Module.to` does. Not while a run is going on."""
-        from ampnet.tile import retie
-
         for node in self.parameterised().values():
             node.module.to(*args, **kwargs)
             node.updater.rebind()
+        for group in self.replicas.values():
+            if group.sync.when == "shared":
+                group.tie([self.parameterised()[name].updater for name in group.members])
         retie(self, *args, **kwargs)
         return self
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """The sums of gradients not yet applied, by ``node.parameter``."""
-        from ampnet.tile import whole_gradients
-
         out = {}
         for name, node in self.parameterised().items():
             for parameter, total in zip(node.parameters, node.updater.sums, strict=True):
                 out[f"{name}.{parameter}"] = total
         return whole_gradients(self, out)
+
+    def called(self, name: str) -> str:
+        """What a node is a replica of; itself if it is none."""
+        return self.copies[name].of if name in self.copies else name
 
     def held(self) -> dict[str, int]:
         """What the caches of all nodes hold, by ``node.cache``; empty when nothing is in flight."""
