@@ -26,6 +26,7 @@ from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.state import States
 from ampnet.structure import Structure
+from ampnet.tile import tile
 from ampnet.update.policy import Update
 
 __all__ = [
@@ -57,4 +58,5 @@ __all__ = [
     "__version__",
     "compile",
     "feed",
+    "tile",
 ]
