@@ -8,7 +8,8 @@
 A message's state has the fields of its key, and scalars that control flow asks for, the same for all of an instance;
 the first line names them. Inputs come first, then nodes, in the order that messages go through them. What the passes
 have put into one node shows in the column "does" (``Linear 256→128 + relu``, ``sigmoid·mul``); its line is that of the
-last operation of a chain, or of the module's call.
+last operation of a chain, or of the module's call. A node that was taken apart since is still one value, with one line:
+``Linear 784→784 in 4 tiles``, ``Linear 256→128 × 4 replicas``.
 """
 
 from __future__ import annotations
@@ -59,11 +60,29 @@ def _in_order(graph: Graph, notes: Sequence[Note]) -> list[Note]:
     inputs = {given.name for given in graph.inputs}
     place = {name: i for i, name in enumerate(graph.order())}
     first = [note for note in notes if note.pumped and note.name in inputs]
-    return first + sorted((note for note in notes if not note.pumped), key=lambda note: place[note.name])
+    made = [note for note in notes if not note.pumped and _stand_in(graph, note.name) in place]
+    return first + sorted(made, key=lambda note: place[_stand_in(graph, note.name)])
+
+
+def _stand_in(graph: Graph, name: str) -> str:
+    """The node called that; where it was taken apart, the first of its tiles or replicas."""
+    if name in graph.tiled:
+        return _stand_in(graph, graph.tiled[name].names[0])
+    return name if name in graph.nodes else f"{name}#1"
+
+
+def _does(graph: Graph, name: str) -> str:
+    """What the node called that does, or did before it was taken apart."""
+    if name in graph.tiled:
+        return graph.tiled[name].describe()
+    if name in graph.nodes:
+        return graph.nodes[name].describe()
+    replicas = sum(other.startswith(f"{name}#") for other in graph.nodes)
+    return f"{graph.nodes[f'{name}#1'].describe()} × {replicas} replicas"
 
 
 def _row(graph: Graph, note: Note, scalars: Sequence[str]) -> tuple[str, ...]:
-    does = "input" if note.pumped else graph.nodes[note.name].describe()
+    does = "input" if note.pumped else _does(graph, note.name)
     if note.remark:
         does = f"{does}: {note.remark}"
     shape = "-" if note.shape is None else "×".join(map(str, note.shape)) or "number"

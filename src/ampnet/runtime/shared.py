@@ -3,23 +3,38 @@
 Every worker process updates the parameters of its own nodes, in place; the process that made it sees them at once, as
 the parameters of its model. The memory is an anonymous mapping made before the processes fork: it has no name, so there
 is nothing that could be left behind.
+
+**What was one memory stays one memory.** Parameters may be views of others: the tiles of a Linear are views of its
+weight, replicas may have one weight for all of them. So it is storages that are copied, each once, and every parameter
+becomes the same view of the copy as it was of the storage:
+
+    before    storage A   [ weight of fc           ]            parameters: offset, size and stride in A
+                            fc~1       fc~2
+    after     arena       [ sums | weight of fc            | bias of fc | ... ]
+                                   fc~1       fc~2
 """
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ampnet.errors import GraphError
 from ampnet.graph import Graph
+from ampnet.tile import retie
 
 _ALIGN = 64
 
 
-def share(graph: Graph) -> None:
-    """Move the parameters of all nodes, and their gradient sums, into memory that forked processes share."""
+def share(graph: Graph, extra: Sequence[Tensor] = ()) -> list[Tensor]:
+    """Move the parameters of all nodes, and their gradient sums, into memory that forked processes share.
+
+    Parameters that shared memory with one another still do, and so do a tiled Linear's own. Returns copies of the
+    ``extra`` tensors in such memory.
+    """
     nodes = graph.parameterised()
     faults = [
         f"node '{name}' has a parameter on device '{p.device}'; worker processes need all of them on the CPU. Move the "
@@ -30,19 +45,47 @@ def share(graph: Graph) -> None:
     ]
     if faults:
         raise GraphError(faults)
+    retie(graph)
     updaters = [node.updater for node in nodes.values()]
-    sizes = [_size(t) for u in updaters for t in (*u.parameters, *u.sums)]
-    arena = _Arena(sum(sizes))
+    parameters = [p for u in updaters for p in u.parameters]
+    parameters += [p for tiled in graph.tiled.values() for p in tiled.module.parameters()]
+    storages = {_storage(p): _bytes(p) for p in parameters if p.numel()}
+    arena = Arena.of([*storages.values(), *(total for u in updaters for total in u.sums), *extra])
+    _move(parameters, {key: arena.copy(storage) for key, storage in storages.items()})
     for updater in updaters:
-        for parameter in updater.parameters:
-            parameter.data = arena.copy(parameter.detach())
         updater.rebind(arena.copy)
+    return [arena.copy(tensor.detach()) for tensor in extra]
 
 
-class _Arena:
+def _move(parameters: Iterable[nn.Parameter], copies: dict[int, Tensor]) -> None:
+    """Make each parameter the same view of the copy of its storage as it is of the storage."""
+    for parameter in {id(p): p for p in parameters if p.numel()}.values():  # several nodes may have one
+        there = copies[_storage(parameter)].untyped_storage()
+        where = parameter.storage_offset(), parameter.size(), parameter.stride()
+        parameter.data = torch.empty(0, dtype=parameter.dtype).set_(there, *where)
+
+
+def _storage(tensor: Tensor) -> int:
+    """Which storage a tensor is a view of."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """All of a tensor's storage."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+
+
+class Arena:
+    """Memory that processes forked from now on share, and that has no name. It lives as long as a tensor in it."""
+
     def __init__(self, size: int) -> None:
         self._memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
         self._used = 0
+
+    @classmethod
+    def of(cls, tensors: Iterable[Tensor]) -> Arena:
+        """With room for copies of these, but nothing in it yet."""
+        return cls(sum(map(_size, tensors)))
 
     def copy(self, tensor: Tensor) -> Tensor:
         """The same numbers, here."""
