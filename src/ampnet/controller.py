@@ -25,6 +25,7 @@ from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
 from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
 from ampnet.nodes.node import Report
+from ampnet.numbers import Numbers
 from ampnet.state import Column
 from ampnet.structure import Structure
 from ampnet.tally import Tally, part_of
@@ -91,9 +92,11 @@ class Controller:
         retire: Callable[[Column, bool], None],
         forget: Callable[[Column], None],
         flush: Callable[[], None],
+        moduli: Iterable[int] = (),
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """``moduli``: numbers of replicas that are to have equally many instances in flight (see `Numbers`)."""
         if max_active_keys < 1:
             raise ValueError(f"max_active_keys must be 1 or more, got {max_active_keys}")
         self.inputs = {name: i for i, name in enumerate(inputs)}
@@ -102,7 +105,10 @@ class Controller:
         self.max_active_keys, self.clock = max_active_keys, clock
         self._announce = announce if announce is not None else Announcer()
         self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
-        self._next = 0
+        self._numbers = Numbers(moduli)
+        self.holding = False
+        """Set by the runtime while replicas are made equal at a stream's end: nothing is pumped (see `release`)."""
+        self._held: list[_Open] = []
         self._in_flight: dict[int, _InFlight] = {}
         self._coming: Iterator[Stream] = iter(())
         self._open: list[_Open] = []
@@ -137,7 +143,7 @@ class Controller:
     @property
     def busy(self) -> bool:
         """Whether anything is in flight or waits to be pumped."""
-        return bool(self._in_flight or self._open)
+        return bool(self._in_flight or self._open or self.holding)
 
     @property
     def in_flight(self) -> list[int]:
@@ -177,13 +183,13 @@ class Controller:
         """[1] Fill every free place, as long as there is data."""
         if self._stopping:
             self._stop_now()
-        while self._open and len(self._in_flight) < self.max_active_keys:
+        while self._open and len(self._in_flight) < self.max_active_keys and not self.holding:
             opened = self._open[0]
             batch: dict[int, Instance] = {}
+            first = opened.pumped
             most = 1 if self._together and len(self._open) > 1 else self.free
             while len(batch) < most and opened.ahead is not None:
-                batch[self._next] = opened.ahead
-                self._next += 1
+                batch[self._numbers.take()] = opened.ahead
                 opened.pumped += 1
                 self._peek(opened)
             if opened.ahead is None:
@@ -193,11 +199,12 @@ class Controller:
                 self._open.append(self._open.pop(0))
             if not self._open and not self._barrier:
                 self._open_next()
-            self._send(opened, batch)
+            self._send(opened, batch, first)
             if self._stopping:
                 self._stop_now()
 
-    def _send(self, opened: _Open, batch: dict[int, Instance]) -> None:
+    def _send(self, opened: _Open, batch: dict[int, Instance], first: int) -> None:
+        """``first``: the position in the stream of the first of them."""
         train = opened.stream.train
         self._last = opened
         if opened.began is None:
@@ -207,7 +214,7 @@ class Controller:
         structures = {n: i.structure for n, i in batch.items() if i.structure is not None}
         if structures:
             self._shelve(structures)
-        for number, instance in batch.items():
+        for position, (number, instance) in enumerate(batch.items(), start=first):
             for name in instance.feeds:
                 if name not in self.inputs:
                     raise DataError(
@@ -215,7 +222,7 @@ class Controller:
                         f"graph does not have; it has {', '.join(self.inputs)}"
                     )
             self._in_flight[number] = _InFlight(
-                opened, opened.pumped - (self._next - number), instance.records, self._due(instance, train)
+                opened, position, instance.records, self._due(instance, train)
             )
         sent: list[tuple[int, Messages]] = []
         for name, port in self.inputs.items():
@@ -302,6 +309,7 @@ class Controller:
         for opened, gone in done.values():
             for number in gone:
                 del self._in_flight[number]
+                self._numbers.free(number)
             at = self.clock() if self._announce.wants(Retire) else 0.0
             self._retire(np.array(gone), train)
             if self._announce.wants(Retire):
@@ -321,8 +329,21 @@ class Controller:
         """[3] Nothing of this stream is left."""
         if opened.stream.train and opened.pumped:
             self._flush()
+            if self.holding:
+                self._held.append(opened)
+                return
         elif opened.numbers:
             self._forget(np.array(opened.numbers))
+        self._ended(opened)
+
+    def release(self) -> None:
+        """Replicas are equal: the streams that ended have ended, and pumping goes on."""
+        self.holding = False
+        held, self._held = self._held, []
+        for opened in held:
+            self._ended(opened)
+
+    def _ended(self, opened: _Open) -> None:
         stats = StreamStats(
             opened.stream.name,
             opened.stream.train,
@@ -357,5 +378,8 @@ class Controller:
 
     def abandon(self) -> None:
         """Forget all that is in flight, after an error."""
+        for number in self._in_flight:
+            self._numbers.free(number)
         self._in_flight.clear()
+        self._held, self.holding = [], False
         self._open, self._draining, self._coming = [], [], iter(())

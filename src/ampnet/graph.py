@@ -206,11 +206,12 @@ class Graph:
         return self
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The sums of gradients not yet applied, by ``node.parameter``."""
-        out = {}
+        """The sums of gradients not yet applied, by ``node.parameter``; of replicas, those of all together."""
+        out: dict[str, torch.Tensor] = {}
         for name, node in self.parameterised().items():
             for parameter, total in zip(node.parameters, node.updater.sums, strict=True):
-                out[f"{name}.{parameter}"] = total
+                label = f"{self.called(name)}.{parameter}"
+                out[label] = out[label] + total if label in out else total
         return whole_gradients(self, out)
 
     def called(self, name: str) -> str:

@@ -14,6 +14,7 @@ its states while the batch runs from node to node.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -142,6 +143,12 @@ class Packer:
         self._seen: tuple[str, ...] | None = None
         self._rows: list[int] | slice | None = None
         self._layout: Layout | None = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Packer:
+        """A packer of the same fields, for the copies of its holders. What has been laid out stays shared."""
+        twin = memo[id(self)] = Packer(self.fields)
+        twin.holders = copy.deepcopy(self.holders, memo)
+        return twin
 
     def pack(self, states: States) -> Ints:
         """One key per state. Raises `StateError` where no collision-free key exists."""

@@ -15,14 +15,19 @@ batch is handed on at once through the light nodes behind it, until it comes to 
 lacks the other half, or the controller. Smaller batches wait, except where there is next to nothing to do: a Cond going
 backward, a Phi going forward (`Node.passing`).
 
+Replicas are nodes like any other. What they owe each other is the affair of their `Member`s, whose tokens this worker
+hands on, to its own members or to those elsewhere.
+
 Every runtime uses this class; it knows nodes, not processes.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -31,8 +36,11 @@ from ampnet.errors import AmpnetError, NodeError
 from ampnet.events.log import Announcer, Backward, Forward, PortStates, Updated
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
+from ampnet.nodes.cond import Cond
+from ampnet.nodes.dispatch import Dispatch
 from ampnet.nodes.node import Direction, Node, Outputs, Report
 from ampnet.nodes.transform import Parameterised
+from ampnet.replicas.member import Member, Token
 from ampnet.schedule import Lane, Route, Schedule
 from ampnet.state import Column, Ints, States
 from ampnet.structure import Shelf, Structure
@@ -40,6 +48,7 @@ from ampnet.structure import Shelf, Structure
 Send = Callable[[End, Direction, Messages], None]
 Tell = Callable[[Report], None]
 Clock = Callable[[], float]
+Pass = Callable[[Token], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +76,21 @@ class Worker:
         enough_rows: int | None = None,
         send: Send,
         tell: Tell,
+        hand: Pass | None = None,
+        over: Callable[[str, int], None] = lambda group, ended: None,
         announce: Announcer | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` the reports of losses."""
+        """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` the reports of losses.
+
+        ``hand`` gets tokens for replicas hosted elsewhere; ``over`` hears of groups that are equal after so many streams.
+        """
         self.name, self.max_batch, self.enough_rows, self.clock = name, max_batch, enough_rows, clock
         self._announce = announce if announce is not None else Announcer()
-        self._noted = (self._announce.wants(Forward), self._announce.wants(Backward))
+        self._noted = tuple(
+            tuple(self._announce.wants_of(kind, trained) for kind in (Forward, Backward)) for trained in (False, True)
+        )
+        """Whether anybody wants to hear of a batch: at a node without parameters, at one with."""
         self.shelf = Shelf()
         self._send, self._tell, self._schedule = send, tell, schedule
         chosen = set(hosts) if hosts is not None else set(graph.nodes)
@@ -84,13 +101,17 @@ class Worker:
             node.shelf = self.shelf
             if isinstance(node, Parameterised):
                 ends = [wiring.backward[End(node.name, i)] for i in range(len(node.inputs))]
-                node.input_is_data = all(end.node == CONTROLLER for end in ends)
+                node.input_is_data = all(_is_pumped(graph, wiring, end) for end in ends)
                 node.updater.live_versions = node.live_versions
         self.lanes = self._make_lanes()
         schedule.attach(self.lanes)
         self._hands_on = schedule.hands_on
         self._make_routes(wiring)
         self._trains = [n for n in self.nodes.values() if isinstance(n, Parameterised)]
+        self._copies = {name: graph.copies[name] for name in self.nodes if name in graph.copies}
+        self._hand, self._over = hand, over
+        self._tokens: deque[Token] = deque()
+        self.members = self._make_members(graph)
         self._numbers = {name: i for i, name in enumerate(self.nodes)}
         self.pulse: Ints | None = None
         """Where to note which node is being served, for whoever watches from another process."""
@@ -109,6 +130,36 @@ class Worker:
                         self._lanes[name, direction, port, train] = lane
                         lanes.append(lane)
         return lanes
+
+    def _make_members(self, graph: Graph) -> dict[str, Member]:
+        """The replicas hosted here, by node."""
+        out: dict[str, Member] = {}
+        for group in graph.replicas.values():
+            for name in group.members if group.table is not None else ():
+                node = self.nodes.get(name)
+                if isinstance(node, Parameterised):
+                    out[name] = Member(
+                        group,
+                        node,
+                        send=partial(self._send_token, group.members),
+                        update=partial(self._update, node),
+                        over=self._over,
+                        announce=self._announce,
+                        worker=self.name,
+                        clock=self.clock,
+                    )
+        return out
+
+    def _send_token(self, members: Sequence[str], token: Token) -> None:
+        if members[token.to] in self.members:
+            self._tokens.append(token)
+        else:
+            assert self._hand is not None
+            self._hand(token)
+
+    def token(self, token: Token, name: str) -> None:
+        """A token has come for a replica hosted here."""
+        self.members[name].take(token)
 
     def _make_routes(self, wiring: Wiring) -> None:
         """Tell each lane where its node's output ports lead (forward), and its input ports (backward)."""
@@ -135,6 +186,9 @@ class Worker:
 
     def step(self) -> bool:
         """One turn. False if nothing waits."""
+        if self._tokens:
+            self._pass_token()
+            return True
         chosen = self._schedule.next()  # [1]
         if chosen is None:
             return False
@@ -182,6 +236,18 @@ class Worker:
             else:
                 return True
 
+    def pass_tokens(self) -> None:
+        """Let tokens run round until none is left on its way."""
+        while self._tokens:
+            self._pass_token()
+
+    def _pass_token(self) -> None:
+        token = self._tokens.popleft()
+        for member in self.members.values():
+            if member.group.name == token.group and member.number == token.to:
+                member.take(token)
+                return
+
     def _push(self, lane: Lane, messages: Messages) -> None:
         self._arrival += 1
         lane.push(messages, self._arrival)
@@ -202,7 +268,7 @@ class Worker:
             messages = self._still_wanted(messages)
             if not len(messages):
                 return ()
-        noted = self._noted[direction]
+        noted = self._noted[trained is not None or isinstance(node, Parameterised)][direction]
         began = self.clock() if noted else 0.0
         if self.pulse is not None:
             self.pulse[0] += 1
@@ -219,21 +285,32 @@ class Worker:
             updater = trained.updater
             if updater.stashes:
                 trained.after_backward()
-            if updater.counts_messages and updater.due():
-                self._update(trained, "full")
+            if updater.counts_messages and updater.full():
+                self._is_full(trained)
         return outputs
+
+    def _is_full(self, node: Parameterised) -> None:
+        """[4] A counter has reached its mark: update, unless that is to wait for other replicas."""
+        if node.updater.due():
+            self._update(node)
+        elif node.updater.together:
+            self.members[node.name].poke()
 
     def _still_wanted(self, messages: Messages) -> Messages:
         """Leave out inference messages whose instance has all its results already: its structure is gone."""
         wanted = self.shelf.holds(messages.states.column("instance"))
         return messages if wanted.all() else messages.take(np.flatnonzero(wanted))
 
-    def _update(self, node: Parameterised, reason: str) -> None:
+    def _update(self, node: Parameterised, reason: str = "full", own: int | None = None) -> None:
+        """``own``: together with other replicas, with so many gradients of this one."""
         noted = self._announce.wants(Updated)
         began = self.clock() if noted else 0.0
         policy = node.updater.policy
         try:
-            applied = node.updater.apply(reason)
+            if own is None:
+                applied = node.updater.apply(reason)
+            else:
+                applied = node.updater.apply_together(*self.members[node.name].table.gradients(), own)
         except Exception as error:
             raise NodeError(node.name, "update", None, self.name, error) from error
         if applied is not None and noted and policy is not None:
@@ -250,15 +327,25 @@ class Worker:
                     policy.min_update_frequency,
                 )
             )
+        member = self.members.get(node.name)
+        if applied is not None and member is not None:
+            member.updated()
 
     def retire(self, instances: Column, train: bool) -> None:
         """These instances are done: drop their structures; count them where instances are counted."""
         self.shelf.drop(instances)
         if train:
             for node in self._trains:
-                node.updater.count_instances(len(instances))
-                if node.updater.due():
-                    self._update(node, "full")
+                node.updater.count_instances(self._own(node, instances))
+                if node.updater.full():
+                    self._is_full(node)
+
+    def _own(self, node: Node, instances: Column) -> int:
+        """How many of these instances a node has seen."""
+        found = self._copies.get(node.name)
+        if found is None or not found.by_instance:
+            return len(instances)
+        return int(np.count_nonzero(instances % found.count == found.number))
 
     def forget(self, instances: Column) -> None:
         """Drop whatever is left of these instances of an inference: all their results are in."""
@@ -272,6 +359,9 @@ class Worker:
     def flush(self) -> None:
         """A training epoch is over: apply what is left over, and tell the schedules of learning rates."""
         for node in self._trains:
+            if node.name in self.members:
+                self.members[node.name].flush()
+                continue
             self._update(node, "flush")
             node.updater.adding.settle()  # where weights are frozen
             node.updater.end_epoch()
@@ -283,11 +373,14 @@ class Worker:
             out.update({f"{name}.{cache}": n for cache, n in node.held().items() if n})
         if len(self.shelf):
             out["structures"] = len(self.shelf)
+        if self._tokens:
+            out["tokens of replicas"] = len(self._tokens)
         return out
 
     def waits(self) -> list[str]:
         """Who waits for what, in words."""
-        return [f"node '{name}': {line}" for name, node in self.nodes.items() for line in node.waits()]
+        waits = [f"node '{name}': {line}" for name, node in self.nodes.items() for line in node.waits()]
+        return waits + [line for member in self.members.values() if (line := member.waits()) is not None]
 
     def abandon(self) -> None:
         """Forget all that is in flight, and the gradients not yet applied, after an error. Weights stay as they are."""
@@ -295,6 +388,9 @@ class Worker:
             lane.clear()
         for node in self.nodes.values():
             node.forget()
+        self._tokens.clear()
+        for member in self.members.values():
+            member.reset()
         self.shelf = Shelf()
         for node in self.nodes.values():
             node.shelf = self.shelf
@@ -350,6 +446,13 @@ class Worker:
         if isinstance(error, NodeError):
             return error
         return NodeError(node.name, direction.name.lower(), states, self.name, error)
+
+
+def _is_pumped(graph: Graph, wiring: Wiring, end: End) -> bool:
+    """Whether what comes from there was pumped, and at most sent a way by its state since."""
+    while end.node != CONTROLLER and isinstance(graph.nodes[end.node], Cond | Dispatch):
+        end = wiring.backward[End(end.node, 0)]
+    return end.node == CONTROLLER
 
 
 def _states_of(outputs: Outputs, way: Direction) -> PortStates:

@@ -53,6 +53,9 @@ class LinearBank(Parameterised):
         self.layers, self.activation = len(layers), activation
         self._active = None if activation is None else ACTIVATIONS[activation]
         self._step = 2 if self._biased else 1
+
+    def make_updater(self) -> None:
+        super().make_updater()
         self._moved = self.updater.moved = set[int]()
 
     def forward(self, port: int, messages: Messages) -> Outputs:

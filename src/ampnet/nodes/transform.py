@@ -91,11 +91,16 @@ class Parameterised(Node):
     def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
         self.module = module
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
-        self.updater = Updater(list(self.parameters.values()))
+        self.updater: Updater
+        self.make_updater()
         self.keys: list[Packer] = []
         """One for each site, and so are `caches`."""
         self.caches: list[Store] = []
         self._set_sites([key])
+
+    def make_updater(self) -> None:
+        """Begin with an updater that has seen nothing."""
+        self.updater = Updater(list(self.parameters.values()))
 
     @property
     def sites(self) -> int:

@@ -23,6 +23,7 @@ from ampnet.events.log import Announcer, Event
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
+from ampnet.replicas.member import Token
 from ampnet.runtime.events import events_note
 from ampnet.runtime.protocol import (
     Kind,
@@ -30,6 +31,8 @@ from ampnet.runtime.protocol import (
     error_note,
     report_note,
     structures_of,
+    token_note,
+    token_of,
 )
 from ampnet.runtime.transport import Batch, Endpoint, Note
 from ampnet.schedule import Schedule
@@ -82,6 +85,8 @@ class Host:
             enough_rows=enough_rows,
             send=self._send,
             tell=self._tell,
+            hand=self._hand,
+            over=self._over,
             announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
             clock=clock,
         )
@@ -144,6 +149,13 @@ class Host:
         self.sent += 1
         self.endpoint.send(to, Batch(self.ports.target(end, direction, self.era), int(direction), messages))
 
+    def _hand(self, token: Token) -> None:
+        member = self.graph.replicas[token.group].members[token.to]
+        self.endpoint.send(self.hosts[member], token_note(token, self.era))
+
+    def _over(self, group: str, ended: int) -> None:
+        self.endpoint.send(self.controller, Note(Kind.EQUAL, {"era": self.era, "group": group, "ended": ended}, {}))
+
     def _tell(self, report: Report) -> None:
         self.endpoint.send(self.controller, report_note(report, self.era))
 
@@ -184,6 +196,9 @@ class Host:
             self.worker.forget(gone)
         elif note.kind == Kind.FLUSH:
             self.worker.flush()
+        elif note.kind == Kind.TOKEN and note.data["era"] == self.era:
+            token = token_of(note)
+            self.worker.token(token, self.graph.replicas[token.group].members[token.to])
 
     def _answer(self, token: int) -> None:
         """How things are: for the end of a run, and to tell a stall from hard work."""

@@ -99,6 +99,7 @@ class Inline(Runtime):
 
     def _flush(self) -> None:
         self.worker.flush()
+        self.worker.pass_tokens()
 
     def _turn(self) -> None:
         if not self.worker.step():

@@ -1,6 +1,7 @@
 """Placement: which worker hosts which node.
 
-By hand, ``affinity`` names a worker for nodes by name or pattern (``{"embedding": 0, "layers_*": 1}``). For all other
+Replicas are there to work side by side: copy i of anything goes to worker i (modulo the number of workers), unless
+placed by hand. By hand, ``affinity`` names a worker for nodes by name or pattern (``{"embedding": 0, "layers_*": 1}``). For all other
 nodes a few instances are run in this process first, with weights frozen: that tells what each node costs and how many
 bytes go over each edge. Nodes are then cut into as many pieces as there are workers, so that the worker with the most
 to do has as little as possible, messages to others included:
@@ -24,6 +25,7 @@ from ampnet.graph import CONTROLLER, Graph, Wiring
 from ampnet.instance import Instance
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Outputs, Report
+from ampnet.replicas.replicate import entrances
 
 HOP = 30e-6
 """Seconds that a batch costs each of the two workers between which it goes; measured by bench/hops.py."""
@@ -52,7 +54,7 @@ def place(
     graph: Graph, workers: int, affinity: Mapping[str, int] | None = None, costs: Costs | None = None
 ) -> dict[str, int]:
     """A worker for every node: those that ``affinity`` names where it says, the others by their costs."""
-    fixed = by_hand(graph, workers, affinity or {})
+    fixed = known(graph, workers, affinity or {})
     if len(fixed) == len(graph.nodes) or workers == 1:
         return {name: fixed.get(name, 0) for name in graph.nodes}
     if costs is None:
@@ -60,12 +62,23 @@ def place(
     return _cut(graph, workers, fixed, costs)
 
 
+def known(graph: Graph, workers: int, affinity: Mapping[str, int]) -> dict[str, int]:
+    """The nodes of which the worker is known without a trial: those placed by hand, and replicas."""
+    spread = {name: found.number % workers for name, found in graph.copies.items()}
+    # Of what is in front of replicas, the controller does its part itself.
+    spread |= dict.fromkeys(entrances(graph, graph.resolve()[0]), 0)
+    return spread | by_hand(graph, workers, affinity)
+
+
 def by_hand(graph: Graph, workers: int, affinity: Mapping[str, int]) -> dict[str, int]:
-    """The nodes that ``affinity`` names. A node by name goes before patterns; later patterns before earlier ones."""
+    """The nodes that ``affinity`` names. A node by name goes before patterns; later patterns before earlier ones.
+
+    The name of a replicated node stands for all its replicas.
+    """
     faults = []
     out: dict[str, int] = {}
     for pattern, worker in affinity.items():
-        found = [name for name in graph.nodes if name == pattern or fnmatchcase(name, pattern)]
+        found = [n for n in graph.nodes if any(c == pattern or fnmatchcase(c, pattern) for c in (n, graph.called(n)))]
         if not found:
             faults.append(f"affinity names '{pattern}', but no node is called that; there are {', '.join(graph.nodes)}")
         if not isinstance(worker, int) or not 0 <= worker < workers:

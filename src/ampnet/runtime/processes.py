@@ -9,6 +9,9 @@ All of it (rings in shared memory, parameters, the graph itself) is made before 
 nothing is pickled and nothing has a name that could be left behind. A worker runs the same `Worker` as inline. Results
 are those of the inline runtime up to the order of things.
 
+What shares out pumped messages among replicas (the Conds behind inputs) is done here, beside the controller: a message
+then goes straight to the worker of its replica, and workers hear of their own instances only.
+
 What is promised when something goes wrong: the caller gets one named error, soon. An error in a node ends the run, not
 the workers, and nothing is in flight any more; a worker that died or is stuck ends all of them. Workers end by
 themselves when their maker is gone.
@@ -32,14 +35,16 @@ import torch
 
 from ampnet.errors import AmpnetError, DataError, StallError, TransportError, WorkerDied
 from ampnet.events.log import Announcer, Listener
-from ampnet.graph import CONTROLLER, Graph
+from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Stream
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction
+from ampnet.nodes.transform import Parameterised
+from ampnet.replicas.replicate import concerned, entrances
 from ampnet.runtime import children
 from ampnet.runtime.events import KINDS, InOrder, events_of
 from ampnet.runtime.host import Host, make_quiet
-from ampnet.runtime.placement import Trial, by_hand, peek, place
+from ampnet.runtime.placement import Trial, by_hand, known, peek, place
 from ampnet.runtime.protocol import Kind, Ports, error_of, instances_note, report_of, structure_note
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.shared import share
@@ -48,7 +53,7 @@ from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.state import Column, Ints
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
-from ampnet.worker import Counts
+from ampnet.worker import Counts, Worker
 
 _NAP = 0.02
 """Seconds for which the controller sleeps at most before it looks after its workers."""
@@ -110,6 +115,11 @@ class Processes(Runtime):
         self._threads, self._pin, self._schedule, self._seed = threads, pin, schedule, seed
         self._limits = {"max_batch": max_batch, "enough_rows": enough_rows}
         self._later: list[Batch] = []
+        self._front: Worker | None = None
+        """Hosts what is done beside the controller."""
+        self._ended_streams = 0
+        self._equal_after: dict[str, int] = {}
+        """By group of replicas: after how many training streams they have been made equal."""
         self._capacity, self._stuck_after = capacity, stuck_after
         self._pids: list[int] = []
         self._ended: str | None = None
@@ -138,6 +148,8 @@ class Processes(Runtime):
             clock=clock,
         )
         self.settings["workers"] = workers
+        self._entrances = entrances(graph, self._wiring)
+        self._inner = [name for name in graph.nodes if name not in self._entrances]
         self._places = max_active_keys
 
     def _stagger(self) -> None:
@@ -145,8 +157,10 @@ class Processes(Runtime):
 
         Instances that are pumped together stay together: at a node, all that waits is one batch. As one great wave they
         would keep one worker busy at a time. In several waves, each worker has one to work on, and one that waits.
+        Replicas of a whole model work side by side anyway.
         """
-        self._wave = -(-self._places // (_WAVES * len(self.names)))
+        whole = concerned(self.graph.copies, self._inner) is not None
+        self._wave = self._places if whole else -(-self._places // (_WAVES * len(self.names)))
         self._judged = False
         self.controller.max_active_keys = self._wave
 
@@ -170,14 +184,17 @@ class Processes(Runtime):
             return []
         some, instances = peek(first.instances, min(_TRIED, self._wave))
         first = Stream(instances, first.train, first.name, first.keep_predictions)
-        self.hosts = self._place(some, first.train)
-        self.settings["affinity"] = dict(self.hosts)
+        hosts = self._place(some, first.train)
+        by_name = by_hand(self.graph, len(self.names), self.affinity)
+        self._entrances = {name: port for name, port in self._entrances.items() if name not in by_name}
+        self.settings["affinity"] = {name: host for name, host in hosts.items() if name not in self._entrances}
+        self.hosts = hosts | dict.fromkeys(self._entrances, len(self.names))
         self._fork()
         return _chained(first, streams)
 
     def _place(self, some: Sequence[Any], train: bool) -> dict[str, int]:
         workers = len(self.names)
-        open_nodes = len(by_hand(self.graph, workers, self.affinity)) < len(self.graph.nodes)
+        open_nodes = len(known(self.graph, workers, self.affinity)) < len(self.graph.nodes)
         costs = None
         if some and train and open_nodes and workers > 1:
             trial = Trial(self.graph, max_active_keys=len(some), enough_rows=self._limits["enough_rows"])
@@ -186,9 +203,14 @@ class Processes(Runtime):
 
     def _fork(self) -> None:
         workers = len(self.names)
-        share(self.graph)
+        self._make_tables()  # anew: a trial had weights frozen
+        tables = [group.table for group in self.graph.replicas.values() if group.table is not None]
+        shared = iter(share(self.graph, [tensor for table in tables for tensor in table.tensors()]))
+        for table in tables:
+            table.move([next(shared) for _ in table.tensors()])
         for node in self.graph.parameterised().values():
             node.updater.adopt(node.updater.policy)  # optimizers hold the parameters as they are now
+        self._make_interests()
         self._ports = Ports(self.graph)
         self._mesh = Mesh(workers + 1, self._capacity)
         self._memory = mmap.mmap(-1, mmap.PAGESIZE * (1 + workers * 64 // mmap.PAGESIZE))
@@ -206,9 +228,32 @@ class Processes(Runtime):
                 self._end("could not all be made")
                 raise
             self._watched += [children.watch(pid) for pid in self._pids]
+        if self._entrances:
+            self._front = Worker(
+                CONTROLLER,
+                self.graph,
+                self._wiring,
+                make_schedule("fifo", 0),
+                hosts=list(self._entrances),
+                send=self._from_front,
+                tell=self.controller.report,
+                announce=self._announce,
+                clock=self.clock,
+            )
         now = time.monotonic()
         self._beats = [(-1, now)] * workers
         self._heard = self._shown = now
+
+    def _make_interests(self) -> None:
+        """Which instances each worker has to hear of: that retire, that are forgotten, and structures of which."""
+        nodes, hosts = self.graph.nodes, self.hosts
+        here = [[name for name in self._inner if hosts[name] == number] for number in range(len(self.names))]
+        asking = [[n for n in names if nodes[n].needs_structure] for names in here]
+        counting = [[n for n in names if isinstance(nodes[n], Parameterised)] for names in here]
+        copies = self.graph.copies
+        self._structured = [concerned(copies, names) for names in asking]
+        self._retiring = [concerned(copies, [*a, *c]) for a, c in zip(asking, counting, strict=True)]
+        self._forgetting = [concerned(copies, names) for names in here]
 
     def _be_worker(self, number: int, parent: int) -> None:
         """In the new process: work until told to end."""
@@ -278,13 +323,28 @@ class Processes(Runtime):
     # -- to the workers
 
     def _post(self, port: int, messages: Messages) -> None:
-        end = self._ends[port]
-        self._sent += 1
-        target = self._ports.target(end, Direction.FORWARD, self._era)
         try:
-            self._send(self.hosts[end.node], Batch(target, int(Direction.FORWARD), messages))
+            self._on(self._ends[port], Direction.FORWARD, messages)
         except TransportError as error:
             raise DataError(f"input '{self.graph.inputs[port].name}': {error}") from error
+
+    def _on(self, end: End, direction: Direction, messages: Messages) -> None:
+        """Send messages to wherever they are for."""
+        if end.node in self._entrances:
+            assert self._front is not None
+            self._front.deliver(end, direction, messages)
+            while self._front.step():
+                pass
+        else:
+            self._sent += 1
+            target = self._ports.target(end, direction, self._era)
+            self._send(self.hosts[end.node], Batch(target, int(direction), messages))
+
+    def _from_front(self, end: End, direction: Direction, messages: Messages) -> None:
+        if end.node == CONTROLLER:
+            self.controller.returned(end.port, messages)
+        else:
+            self._on(end, direction, messages)
 
     def _send(self, number: int, frame: Frame) -> None:
         self._sending = True
@@ -300,19 +360,33 @@ class Processes(Runtime):
             self._send(number, note)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
-        needing = {self.hosts[name] for name, node in self.graph.nodes.items() if node.needs_structure}
-        note = structure_note(structures)
-        for number in needing:
-            self._send(number, note)
+        if self._front is not None:
+            self._front.shelve(structures)
+        numbers = np.fromiter(structures, dtype=np.int64, count=len(structures))
+        for number, interest in enumerate(self._structured):
+            theirs = _of_interest(numbers, interest)
+            if len(theirs):
+                some = structures if theirs is numbers else {n: structures[n] for n in theirs.tolist()}
+                self._send(number, structure_note(some))
 
     def _retire(self, instances: Column, train: bool) -> None:
-        self._everybody(instances_note(Kind.RETIRE, instances, train))
+        self._tell_of(Kind.RETIRE, instances, self._retiring, train)
 
     def _forget(self, instances: Column) -> None:
-        self._everybody(instances_note(Kind.FORGET, instances))
+        self._tell_of(Kind.FORGET, instances, self._forgetting)
+
+    def _tell_of(self, kind: Kind, instances: Column, interests: Sequence[Interest], train: bool = False) -> None:
+        if self._front is not None:
+            self._front.shelf.drop(instances)
+        for number, interest in enumerate(interests):
+            theirs = _of_interest(instances, interest)
+            if len(theirs):
+                self._send(number, instances_note(kind, theirs, train))
 
     def _flush(self) -> None:
         self._everybody(Note(Kind.FLUSH, {}, {}))
+        self._ended_streams += 1
+        self.controller.holding = any(group.table is not None for group in self.graph.replicas.values())
 
     # -- from the workers
 
@@ -373,9 +447,11 @@ class Processes(Runtime):
         if era == self._era:
             self._received += 1
             self._heard = time.monotonic()
-            assert end.node == CONTROLLER
             free = self.controller.free
-            self.controller.returned(end.port, batch.messages)
+            if end.node == CONTROLLER:
+                self.controller.returned(end.port, batch.messages)
+            else:
+                self._on(end, Direction.BACKWARD, batch.messages)
             if not self._judged and self.controller.free > free:
                 self._open_places()  # instances of which no loss hears, whose way ends in a Sink
 
@@ -393,6 +469,15 @@ class Processes(Runtime):
             self._heard, self._judged = time.monotonic(), True
             self._open_places()  # a wave is half way round: the next one may follow
             self.controller.report(report_of(note))
+        elif note.kind == Kind.EQUAL:
+            self._heard = time.monotonic()
+            self._equal_after[note.data["group"]] = note.data["ended"]
+            if self.controller.holding and all(
+                self._equal_after.get(name, 0) >= self._ended_streams
+                for name, group in self.graph.replicas.items()
+                if group.table is not None
+            ):
+                self.controller.release()
         elif note.kind == Kind.ERROR:
             raise error_of(note, self.names[sender])
 
@@ -487,6 +572,9 @@ class Processes(Runtime):
             self.controller.max_active_keys = self._places
             self._sent = self._received = 0
             self._later, self._showing = [], None
+            self._ended_streams, self._equal_after = 0, {}
+            if self._front is not None:
+                self._front.abandon()
             self._events.drop()
             self._everybody(Note(Kind.ABANDON, {"era": self._era}, {}))
             self._running = False
@@ -510,6 +598,19 @@ class Processes(Runtime):
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
         self._events = InOrder(listeners)
         return self._events
+
+
+Interest = list[tuple[int, int]] | None
+"""Instances that are so much modulo n, for pairs of (n, so much); None: all."""
+
+
+def _of_interest(instances: Column, interest: Interest) -> Column:
+    if interest is None:
+        return instances
+    mine = np.zeros(len(instances), dtype=bool)
+    for n, number in interest:
+        mine |= instances % n == number
+    return instances[mine]
 
 
 def _let_go(pids: Sequence[int], parent: int, watched: Sequence[int], mesh: Mesh) -> None:

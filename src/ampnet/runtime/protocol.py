@@ -4,8 +4,10 @@
                      FORGET     what is left of instances of an inference     FLUSH    a training stream is over
                      ABANDON    drop all that is in flight                    ASK      say how you are
                      SHOW       send what happened                            STOP     end
+    among workers    TOKEN      what runs round the replicas of a node
     to controller    REPORT     what a loss has judged                        ERROR    a node failed
                      EVENTS     what happened, for the log; to SHOW           ANSWER   to ASK
+                     EQUAL      the replicas of a node are, after a stream
 
 A frame holds numbers, texts and arrays, nothing that would have to be unpickled. Messages carry, with the number of the
 port they are for, the number of the **era** they belong to: every ABANDON begins a new one, and what is still under way
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from enum import IntEnum
 from typing import Any
 
@@ -26,6 +29,7 @@ from ampnet import errors
 from ampnet.errors import NodeError
 from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.nodes.node import Direction, Report
+from ampnet.replicas.member import Token
 from ampnet.runtime.transport import Note
 from ampnet.state import Column, States
 from ampnet.structure import Structure
@@ -42,10 +46,12 @@ class Kind(IntEnum):
     ASK = 6
     STOP = 7
     SHOW = 8
+    TOKEN = 9
     REPORT = 11
     ERROR = 12
     EVENTS = 13
     ANSWER = 14
+    EQUAL = 15
 
 
 class Ports:
@@ -93,6 +99,14 @@ def structures_of(note: Note) -> dict[int, Structure]:
 
 def instances_note(kind: Kind, instances: Column, train: bool = False) -> Note:
     return Note(kind, {"train": train}, {"instances": np.asarray(instances, dtype=np.int64)})
+
+
+def token_note(token: Token, era: int) -> Note:
+    return Note(Kind.TOKEN, {"era": era, **asdict(token)}, {})
+
+
+def token_of(note: Note) -> Token:
+    return Token(**{item.name: note.data[item.name] for item in fields(Token)})
 
 
 def report_note(report: Report, era: int) -> Note:

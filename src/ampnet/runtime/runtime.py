@@ -26,11 +26,15 @@ from ampnet.events.log import Announcer, Begin, Listener, Rest
 from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream, StreamStats
 from ampnet.message import Messages
+from ampnet.nodes.cond import Cond
+from ampnet.nodes.dispatch import Dispatch
 from ampnet.nodes.loss import Loss
+from ampnet.replicas.group import Replicas, Table
 from ampnet.schedule import Schedule
 from ampnet.state import Column
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
+from ampnet.update.updater import Updater
 from ampnet.worker import Counts
 
 
@@ -71,20 +75,55 @@ class Runtime:
         graph.runtime = weakref.ref(self)
         _adopt(graph, update, dict(updates or {}))
         self.settings["updates"] = {name: _summary(node.updater.policy) for name, node in graph.parameterised().items()}
-        labels = {End(name, 1) for name, node in graph.nodes.items() if isinstance(node, Loss)}
+        self._equal = True
+        """Whether replicas were made equal when the run before ended."""
+        self._make_tables()
+        if graph.replicas:
+            self.settings["replicas"] = [group.settings() for group in graph.replicas.values()]
         self._ends = [self._wiring.forward[End(CONTROLLER, i)] for i in range(len(graph.inputs))]
         self.controller = Controller(
             {i.name: i.fields for i in graph.inputs},
-            [i.name for i, end in zip(graph.inputs, self._ends, strict=True) if end in labels],
+            [i.name for i, end in zip(graph.inputs, self._ends, strict=True) if self._is_label(end)],
             max_active_keys,
             post=self._post,
             shelve=self._shelve,
             retire=self._retire,
             forget=self._forget,
             flush=self._flush,
+            moduli=[len(group.members) for group in graph.replicas.values() if group.balanced],
             announce=self._announce,
             clock=clock,
         )
+
+    def _is_label(self, end: End) -> bool:
+        """Whether what is pumped there is a label, at most sent a way by its state first."""
+        node = self.graph.nodes[end.node]
+        if isinstance(node, Cond | Dispatch):
+            return self._is_label(self._wiring.forward[End(end.node, 0)])
+        return isinstance(node, Loss) and end.port == 1
+
+    # -- replicas
+
+    def _members(self, group: Replicas) -> list[Updater]:
+        nodes = self.graph.parameterised()
+        return [nodes[name].updater for name in group.members]
+
+    def _make_tables(self) -> None:
+        """A place for the replicas of each node to put their weights together, unless they are frozen."""
+        faults = []
+        for group in self.graph.replicas.values():
+            updaters = self._members(group)
+            frozen = [name for name, u in zip(group.members, updaters, strict=True) if u.policy is None]
+            if frozen and len(frozen) < len(updaters):
+                faults.append(f"replica '{frozen[0]}' is frozen and others of '{group.name}' are not")
+            group.table = None if frozen else Table.of(updaters[0], group.sync)
+        if faults:
+            raise GraphError(faults)
+
+    def _equalise(self) -> None:
+        """Before a run: replicas start with the first one's weights, or with the mean after a run cut short."""
+        for group in self.graph.replicas.values():
+            (group.equalise if self._equal else group.average)(self._members(group))
 
     # -- what each runtime does in its own way
 
@@ -162,14 +201,18 @@ class Runtime:
             raise GraphError(["another runtime was made on this graph since; its nodes work for that one now"])
         controller.on_end = on_end if on_end is not None else lambda stats: None
         due = time.monotonic() + turn_seconds
+        tables = [group for group in self.graph.replicas.values() if group.table is not None]
         turn = 0
         try:
             self._inside = True
             with torch.no_grad(), _fewer_collections():
+                self._equalise()
+                self._equal = not self.graph.replicas
                 streams = self._start(streams)
                 if self._announce.wants(Begin):
                     self._announce(Begin(self.clock(), {**self.settings, "together": together, "barrier": barrier}))
-                controller.begin(streams, together=together, barrier=barrier)
+                # Replicas are equal after a training stream only: what follows is to see them so.
+                controller.begin(streams, together=together, barrier=barrier or (bool(tables) and not together))
                 controller.pump()
                 while controller.busy:
                     self._turn()
@@ -181,6 +224,7 @@ class Runtime:
                             on_turn(progress)
                         due = time.monotonic() + turn_seconds
                 self._settle()
+                self._equal = True
         except BaseException:
             controller.abandon()
             self._abandon()
@@ -248,9 +292,12 @@ def _adopt(graph: Graph, update: Update | None, updates: dict[str, Update | None
     if not isinstance(update, Update | None):
         raise TypeError(f"update is one Update for all nodes, got a {type(update).__name__}; by name: updates={{...}}")
     nodes = graph.parameterised()
-    unused = [p for p in updates if p not in nodes and not any(fnmatchcase(name, p) for name in nodes)]
+    names = {*nodes, *map(graph.called, nodes)}
+    unused = [p for p in updates if p not in names and not any(fnmatchcase(name, p) for name in names)]
     if unused:
         raise GraphError([f"updates names '{p}', but no node with parameters is called that" for p in unused])
     for name, node in nodes.items():
-        matching = [other for pattern, other in updates.items() if fnmatchcase(name, pattern)]
-        node.updater.adopt(updates[name] if name in updates else (matching[-1] if matching else update))
+        called = graph.called(name)  # a setting for a node is one for all its replicas
+        matching = [o for pattern, o in updates.items() if fnmatchcase(name, pattern) or fnmatchcase(called, pattern)]
+        exact = next((n for n in (name, called) if n in updates), None)
+        node.updater.adopt(updates[exact] if exact is not None else (matching[-1] if matching else update))

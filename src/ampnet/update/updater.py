@@ -33,7 +33,8 @@ class Applied:
     count: int
     """How many gradients (messages or instances) it holds."""
     reason: str
-    """"full": the counter reached ``min_update_frequency``; "flush": the epoch ended."""
+    """"full": the counter reached ``min_update_frequency``; "flush": the epoch ended; "late", "together": see
+    `ampnet.replicas.member`."""
 
 
 class Updater:
@@ -55,6 +56,10 @@ class Updater:
         """(staleness, messages) of the last backward batch."""
         self.live_versions: Callable[[], set[int]] = set
         self._touched = False
+        self.waiting = False
+        """Whether updates wait for a synchronisation with other replicas."""
+        self.together = False
+        """Whether updates are made together with other replicas only."""
         self.moved: set[int] | None = None
         """Parameters that got a gradient, by number, where a node tells them apart; None: all did."""
         self._stash: dict[int, list[Tensor]] = {}
@@ -66,7 +71,7 @@ class Updater:
         put the sums elsewhere.
         """
         self.weights = [p.detach() for p in self.parameters]
-        self.adding = Sums(keep(torch.zeros_like(w, dtype=_sum_dtype(w))) for w in self.weights)
+        self.adding = Sums(keep(torch.zeros_like(w, dtype=sum_dtype(w))) for w in self.weights)
 
     @property
     def sums(self) -> Sums:
@@ -97,7 +102,7 @@ class Updater:
 
     def room(self) -> int | None:
         """How many more backward messages fit before the next update is due; None: any number."""
-        if self.policy is None or not self.counts_messages:
+        if self.policy is None or not self.counts_messages or self.waiting or self.together:
             return None
         return self.policy.min_update_frequency - self.counter
 
@@ -116,21 +121,60 @@ class Updater:
             self.counter += n
 
     def due(self) -> bool:
+        """Whether an update is to be made now."""
+        return self.full() and not self.waiting and not self.together
+
+    def full(self) -> bool:
         """Whether the counter has reached ``min_update_frequency``."""
         return self.policy is not None and self._touched and self.counter >= self.policy.min_update_frequency
 
     def apply(self, reason: str = "full") -> Applied | None:
         """Update the weights with what has added up. None where there is nothing to apply, or weights are frozen."""
-        policy, optimizer = self.policy, self.optimizer
-        if policy is None or optimizer is None or not self._touched:
+        if self.policy is None or not self._touched:
             return None
         count = max(self.counter, 1)
+        self._step(self.sums, count, self.moved)
+        torch._foreach_zero_(self.adding)
+        self._start_anew()
+        return Applied(self.version, count, reason)
+
+    def apply_together(self, sums: Sequence[Tensor], count: int, moved: set[int], own: int) -> Applied | None:
+        """Update the weights with the gradients of all replicas. ``own``: how many of them are this one's."""
+        if self.policy is None or not count:
+            return None
+        self._step([total.clone() for total in sums], count, moved)
+        return Applied(self.version, own, "together")
+
+    def give(self) -> tuple[int, set[int] | None]:
+        """Somebody took the sums: start from zero. Returns how many gradients they hold, and of which parameters."""
+        count = max(self.counter, 1) if self._touched else 0
+        moved = None if self.moved is None else set(self.moved)
+        torch._foreach_zero_(self.sums)
+        self._start_anew()
+        return count, moved
+
+    def replace(self, weights: Sequence[Tensor]) -> None:
+        """Take these weights. As in an update, the version grows by one."""
         self._keep_version()
-        sums = self.sums
+        for weight, given in zip(self.weights, weights, strict=True):
+            weight.copy_(given)
+        self.version += 1
+
+    def _start_anew(self) -> None:
+        if self.moved is not None:
+            self.moved.clear()
+        self.counter, self._touched = 0, False
+
+    def _step(self, sums: Sequence[Tensor], count: int, moved: set[int] | None) -> None:
+        """One step of the optimizer, with these sums of so many gradients (which it may change)."""
+        policy, optimizer = self.policy, self.optimizer
+        assert policy is not None
+        assert optimizer is not None
+        self._keep_version()
         if policy.average and count > 1:
             torch._foreach_div_(sums, count)
         for number, (parameter, total) in enumerate(zip(self.parameters, sums, strict=True)):
-            if parameter.requires_grad and (self.moved is None or number in self.moved):
+            if parameter.requires_grad and (moved is None or number in moved):
                 parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
         if policy.clip_value is not None:
             nn.utils.clip_grad_value_(self.parameters, policy.clip_value)
@@ -141,12 +185,7 @@ class Updater:
             self.schedule.step()
         for parameter in self.parameters:
             parameter.grad = None
-        torch._foreach_zero_(sums)
-        if self.moved is not None:
-            self.moved.clear()
         self.version += 1
-        self.counter, self._touched = 0, False
-        return Applied(self.version, count, reason)
 
     def end_epoch(self) -> None:
         """An epoch is over (after the flush): let the schedule know."""
@@ -175,5 +214,6 @@ class Updater:
         return len(self._stash)
 
 
-def _sum_dtype(weight: Tensor) -> torch.dtype:
+def sum_dtype(weight: Tensor) -> torch.dtype:
+    """Of sums of such tensors."""
     return torch.float32 if weight.dtype in (torch.bfloat16, torch.float16) else weight.dtype

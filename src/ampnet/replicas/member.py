@@ -1,0 +1,214 @@
+"""Member: one replica's part in the synchronisation of its group. A token runs round the group, twice:
+
+    first round     1 ──> 2 ──> 3 ──┐     each puts its weights (or gradients) on the table, and passes the token on
+                    ^               │
+                    └───────────────┘     the first makes the mean of them
+    second round    1 ──> 2 ──> 3 ──┐     each takes the mean
+                    ^               │
+                    └───────────────┘     the first may start anew
+
+[1] The first replica starts, when its policy says so. [2] A replica keeps the token until it is ready: at once ("ring"),
+when it has made its own updates ("updates"), when it has enough gradients ("gradients"), or when it has heard that the
+training stream is over (the synchronisation at its end, under every policy). [3] From giving until taking it goes on
+with its messages; an update that falls due meanwhile waits, and is made "late". So nobody ever stops for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ampnet.events.log import Announcer, Synced
+from ampnet.nodes.transform import Parameterised
+from ampnet.replicas.group import Replicas, Table, digest
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What runs round a group."""
+
+    group: str
+    to: int
+    """The number of the member that it is for."""
+    round: int
+    """Which synchronisation of the group this is, from 1."""
+    last: bool
+    """Whether it is the one at the end of a training stream."""
+    ended: int
+    """How many training streams had ended for the first member when it started."""
+    taking: bool = False
+    """Whether it is on its second round."""
+
+
+class Member:
+    """One replica. The worker tells it what happened; it answers with tokens and updates."""
+
+    def __init__(
+        self,
+        group: Replicas,
+        node: Parameterised,
+        *,
+        send: Callable[[Token], None],
+        update: Callable[[str, int | None], None],
+        over: Callable[[str, int], None],
+        announce: Announcer,
+        worker: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """``update`` makes an update for a reason; ``over`` hears when the group is equal after so many streams."""
+        assert group.table is not None
+        self.group, self.node, self.table = group, node, group.table
+        self.number = group.members.index(node.name)
+        self._kind, self._every = group.sync.when, group.sync.every
+        self._send, self._update, self._over = send, update, over
+        self._announce, self._worker, self._clock = announce, worker, clock
+        node.updater.together = self._kind == "gradients"
+        self._given_count = 0
+        self._rounds = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """After an error: nothing is under way."""
+        self._token: Token | None = None
+        self._running = self._flush_waits = False
+        self.node.updater.waiting = False
+        self._updates = self._ended = self._lasts = 0
+
+    def waits(self) -> str | None:
+        """What is under way, in words."""
+        if self._token is None and not self.node.updater.waiting:
+            return None
+        what = "keeps the token until it is ready" if self._token is not None else "waits for the mean"
+        return f"node '{self.node.name}' {what}, in synchronisation {self._rounds + 1} of '{self.group.name}'"
+
+    # -- what happens
+
+    def updated(self) -> None:
+        """The replica has updated itself."""
+        self._updates += 1
+        self.poke()
+
+    def flush(self) -> None:
+        """A training stream is over: apply what is left, and take part in the synchronisation at its end."""
+        updater = self.node.updater
+        if updater.waiting:
+            self._flush_waits = True  # [3]
+            return
+        self._flush_waits = False
+        if self._kind != "gradients":
+            self._update("flush", None)
+            updater.adding.settle()
+            updater.end_epoch()
+        self._ended += 1
+        self.poke()
+
+    def take(self, token: Token) -> None:
+        """The token has come."""
+        assert self._token is None
+        self._token = token
+        self.poke()
+
+    def poke(self) -> None:
+        """Do what can be done now."""
+        if self.number == 0 and not self._running and not self.node.updater.waiting:
+            self._start()
+        token = self._token
+        if token is not None and (token.taking or self.number == 0 or self._is_ready(token)):
+            self._token = None
+            self._pass(token)
+
+    # -- the protocol
+
+    def _start(self) -> None:
+        """[1]"""
+        last = self._ended > self._lasts
+        if not last and not self._is_due():
+            return
+        self._running = True
+        self._lasts = self._ended
+        self._give()
+        self._on(Token(self.group.name, 0, self._rounds + 1, last, self._ended))
+
+    def _is_due(self) -> bool:
+        if self._kind in ("updates", "ring"):
+            return self._updates >= self._every
+        return self._kind == "gradients" and self.node.updater.full()
+
+    def _is_ready(self, token: Token) -> bool:
+        """[2]"""
+        if token.last:
+            return self._ended >= token.ended
+        return self._kind == "ring" or self._ended > token.ended or self._is_due()
+
+    def _pass(self, token: Token) -> None:
+        if token.taking and self.number == 0:
+            self._running = False
+            if token.last:
+                self._over(self.group.name, token.ended)
+            self.poke()
+        elif token.taking:
+            self._on(token, self._take)
+        elif self.number == 0:
+            if self._kind != "gradients":
+                self.table.divide(len(self.group.members))
+            self._on(replace(token, taking=True), self._take)
+        else:
+            self._give()
+            self._on(token)
+
+    def _on(self, token: Token, first: Callable[[Token], None] | None = None) -> None:
+        """Pass it on, after the mean was taken if it was: what that leads to may want the token again."""
+        if first is not None:
+            first(token)
+        self._send(replace(token, to=(self.number + 1) % len(self.group.members)))
+        if first is not None:
+            self._after()
+
+    def _give(self) -> None:
+        updater = self.node.updater
+        if self._kind == "gradients":
+            self._given_count = self.table.add_gradients(updater, self.number == 0)
+        else:
+            self.table.add_weights(updater, self.number == 0)
+        updater.waiting = True  # [3]
+
+    def _take(self, token: Token) -> None:
+        updater, table = self.node.updater, self.table
+        noted = self._announce.wants(Synced)
+        began = self._clock() if noted else 0.0
+        moved = self._kind not in ("shared", "gradients")
+        drift = table.drift(updater) if noted and moved else 0.0
+        updater.waiting = False
+        if self._kind == "gradients":
+            self._update("together", self._given_count)
+            if token.last:
+                updater.end_epoch()
+        else:
+            if moved:
+                updater.replace(table.sums)
+            table.take_memory(updater)
+        self._rounds, updates, self._updates = token.round, self._updates, 0
+        if noted:
+            self._announce(
+                Synced(
+                    began,
+                    self._clock() - began,
+                    self._worker,
+                    self.node.name,
+                    self.group.name,
+                    token.round,
+                    updater.version,
+                    moved,
+                    updates,
+                    drift,
+                    digest(updater),
+                )
+            )
+
+    def _after(self) -> None:
+        """The mean is taken: now for what has waited."""
+        if self.node.updater.due():
+            self._update("late", None)
+        if self._flush_waits:
+            self.flush()
+        self.poke()
