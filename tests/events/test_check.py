@@ -1,6 +1,7 @@
 """The checker accepts the logs of real runs, and tells all that is wrong with others at once.
 
-What it finds in a log that was tampered with, promise by promise: test_rules.py and test_update_rules.py.
+What it finds in a log that was tampered with, promise by promise: test_rules.py, test_staleness_rules.py,
+test_update_rules.py and test_replica_rules.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The event log and what is read off it: staleness, utilisation, pictures, and whether the promises were kept."""
+"""The event log and what is read off it: staleness, utilisation, replicas, pictures, whether promises were kept."""
 
 from ampnet.events.check import PromiseBroken, Violation, assert_kept, check
 from ampnet.events.log import (
@@ -20,6 +20,7 @@ from ampnet.events.log import (
 )
 from ampnet.events.perfetto import PerfettoWriter
 from ampnet.events.record import Recorder, RunRecord
+from ampnet.events.replicas import GroupUse, ReplicaMeter, ReplicaUse
 from ampnet.events.run_file import read_run
 from ampnet.events.staleness import Staleness, StalenessMeter, staleness_of
 from ampnet.events.utilisation import NodeUse, UpdateUse, UtilisationMeter, WorkerUse
@@ -31,6 +32,7 @@ __all__ = [
     "Event",
     "EventLog",
     "Forward",
+    "GroupUse",
     "Listener",
     "LogWriter",
     "NodeUse",
@@ -38,6 +40,8 @@ __all__ = [
     "PromiseBroken",
     "Pump",
     "Recorder",
+    "ReplicaMeter",
+    "ReplicaUse",
     "Rest",
     "Retire",
     "Return",

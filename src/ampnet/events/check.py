@@ -3,12 +3,14 @@
     P1   pairing      a training message sent out of a port comes back to it exactly once; so does a pumped one
     P5   no leak      a run ends at rest: nothing held, every pumped instance retired
     P6   throttle     never more than max_active_keys in flight; no work while a place is free and data waits
-    P7   staleness    what a backward reports is the number of updates since its forward
+    P7   staleness    what a backward reports is the number of changes of the weights since its forward
     P8   update rule  an update holds what came in since the one before: as much as asked for, or an epoch's leftovers
+    P9   replicas     after a synchronisation all replicas are equal; no message visits two of them
     P10  inference    nothing of an inference instance is ever answered
 
-The promises are rules of their own, in `ampnet.events.rules` and `ampnet.events.update_rules`. A fault is reported
-where it shows first; a foreign answer to inference is kept from the other rules, so that it does not upset them too.
+The promises are rules of their own, in `ampnet.events.rules`, `staleness_rules`, `update_rules` and `replica_rules`. A
+fault is reported where it shows first; a foreign answer to inference is kept from the other rules, so that it does not
+upset them too.
 
 Events come in the order in which the runtime makes them, and some of it matters to the rules:
 
@@ -16,6 +18,9 @@ Events come in the order in which the runtime makes them, and some of it matters
     Return, Updated ..., Retire         where instances are counted, a retirement comes after the updates it leads to
     Retire, Updated ..., Retire         of two streams at once: both say how many are in flight after the second
     Retire, Updated (flush) ..., Epoch  leftovers of an epoch are applied before it ends
+    Updated (together), Synced          replicas that average gradients: the update that makes them equal comes first
+    Synced, Updated (late)              an update that waited for a synchronisation comes after it; both may stand
+                                        wherever an Updated may
 """
 
 from __future__ import annotations
@@ -23,8 +28,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ampnet.events.log import Event
+from ampnet.events.replica_rules import EqualReplicas, OneReplica
 from ampnet.events.rules import Flight, Inference, Pairing, Rule, Violation
-from ampnet.events.update_rules import HonestStaleness, UpdateRule
+from ampnet.events.staleness_rules import HonestStaleness
+from ampnet.events.update_rules import UpdateRule
 
 __all__ = ["PromiseBroken", "Violation", "assert_kept", "check"]
 
@@ -57,6 +64,8 @@ def check(events: Iterable[Event], *, complete: bool = True) -> list[Violation]:
         Flight(found, complete),
         HonestStaleness(found),
         UpdateRule(found),
+        EqualReplicas(found, complete),
+        OneReplica(found, complete),
     ]
     for position, event in enumerate(events):
         inference.position = position

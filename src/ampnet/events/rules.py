@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Pump, Rest, Retire, Return, Updated
+from ampnet.events.log import Backward, Begin, Event, Forward, Pump, Rest, Retire, Return, Synced, Updated
 from ampnet.events.staleness import Row, rows_of
 from ampnet.state import States
 
@@ -93,7 +93,7 @@ class Pairing(Rule):
             self._early[where, fields].update(foreign)
             self.report(
                 "P1",
-                f"{where} got a backward for {_words(fields, foreign)}, which was not out: it had not been sent yet, "
+                f"{where} got a backward for {words_of(fields, foreign)}, which was not out: it had not been sent yet, "
                 f"or had been answered already",
             )
 
@@ -101,7 +101,7 @@ class Pairing(Rule):
         for (where, fields), out in self._out.items():
             if out:
                 self.report(
-                    "P1", f"{where} sent {_words(fields, list(out.elements()))} and never got a backward for it"
+                    "P1", f"{where} sent {words_of(fields, list(out.elements()))} and never got a backward for it"
                 )
         self._forget()
 
@@ -129,7 +129,7 @@ class Flight(Rule):
         self._idle: Violation | None = None
 
     def __call__(self, event: Event) -> None:
-        if not isinstance(event, Retire | Updated):
+        if not isinstance(event, Retire | Updated | Synced):
             self._check_claims()
         match event:
             case Begin():
@@ -283,7 +283,8 @@ def _input(port: int) -> str:
     return f"the controller, input {port},"
 
 
-def _words(fields: tuple[str, ...], rows: list[Row]) -> str:
+def words_of(fields: tuple[str, ...], rows: list[Row]) -> str:
+    """These states, in words."""
     return States(fields, list(zip(*rows, strict=True))).describe()
 
 

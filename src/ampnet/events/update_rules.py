@@ -1,4 +1,4 @@
-"""Rules over the event log about updates: honest staleness (P7) and the update rule (P8).
+"""The rule over the event log about updates (P8): when a node updates, and with how much.
 
 A node's counter is kept here a second time, from what the node received:
 
@@ -8,6 +8,14 @@ A node's counter is kept here a second time, from what the node received:
 
 Instances are told to have retired after the updates that this led to, so such an update waits here for the retirement.
 
+A replica may have to put an update off until it is synchronised. So it is never overdue, and it updates for reasons of
+its own:
+
+    "late"        as "full", but it may hold more than min_update_frequency
+    "together"    all replicas update at once; it holds what this one had given, the rest stays for the next
+
+Where an instance goes to one replica as a whole, only that one counts its retirement.
+
 The log does not say which nodes are frozen: a node that never updates in the whole log counts as frozen. What speaks
 against a node before its first update is therefore held back until there is one.
 """
@@ -16,57 +24,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
-from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Rest, Retire, Updated
+from ampnet.events.log import Backward, Begin, Epoch, Event, Rest, Retire, Synced, Updated
+from ampnet.events.replicas import ReplicaGroup, groups_of
 from ampnet.events.rules import Rule, Violation
-from ampnet.events.staleness import Recount
-
-
-class HonestStaleness(Rule):
-    """P7: the staleness that a backward reports is the number of updates since its forward; versions count updates."""
-
-    def __init__(self, found: list[Violation], complete: bool = True) -> None:
-        super().__init__(found, complete)
-        self._recount = Recount()
-        self._versions: dict[str, int] = {}
-
-    def __call__(self, event: Event) -> None:
-        counted = self._recount(event)
-        match event:
-            case Forward(version=int()) | Backward(version=int()):
-                self._check_version(event)
-                if counted is not None and isinstance(event, Backward):
-                    self._check_lags(event, *counted)
-            case Updated():
-                if event.node in self._versions:
-                    self._versions[event.node] += 1
-            case Begin():
-                self._versions.clear()  # weights may have been loaded in between
-            case _:
-                pass
-
-    def _check_version(self, event: Forward | Backward) -> None:
-        assert event.version is not None
-        known = self._versions.setdefault(event.node, event.version)
-        if known != event.version:
-            self.report(
-                "P7",
-                f"node '{event.node}' says version {event.version} at {event.received.describe()}; by its updates it "
-                f"is {known}",
-            )
-            self._versions[event.node] = event.version
-
-    def _check_lags(self, event: Backward, counted: Counter[int], unknown: int) -> None:
-        reported: Counter[int] = Counter()
-        for lag, messages in event.lags:
-            reported[lag] += messages
-        # A message that was never forwarded has no staleness; pairing reports it.
-        if not unknown and reported != counted:
-            self.report(
-                "P7",
-                f"node '{event.node}' reports staleness {_histogram(reported)} for {event.received.describe()}; the "
-                f"log has {_histogram(counted)}",
-            )
 
 
 class UpdateRule(Rule):
@@ -82,6 +44,14 @@ class UpdateRule(Rule):
         self._gradients: Counter[str] = Counter()
         """Since the node's last update."""
         self._retired = 0
+        self._own: Counter[str] = Counter()
+        """Instances retired that were one replica's alone."""
+        self._replicas: dict[str, ReplicaGroup] = {}
+        """The group of each node that is in one."""
+        self._owners: list[tuple[str, ...]] = []
+        """The members of each group that has whole instances."""
+        self._loose: set[str] = set()
+        """Replicas that count instances, after an update of which the log cannot tell what it left over."""
         self._retired_at: Counter[str] = Counter()
         """How many instances had retired when the first gradient since the node's last update came in."""
         self._policy: dict[str, tuple[str, int]] = {}
@@ -100,21 +70,26 @@ class UpdateRule(Rule):
         """Instances in the updates of each node, where they are."""
 
     def __call__(self, event: Event) -> None:
-        if self._awaiting and not isinstance(event, Updated | Retire | Begin):
-            self._retire(0)  # nobody did
+        if self._awaiting and not isinstance(event, Updated | Synced | Retire | Begin):
+            self._retire(())  # nobody did
         match event:
             case Backward(version=int(), gradients=gradients) if gradients:
                 self._backward(event)
             case Updated():
                 self._updated(event)
+            case Synced():
+                self._check_version(event)
             case Retire(train=True):
-                self._retire(len(event.instances))
+                self._retire(event.instances)
             case Epoch(train=True) if not self._apart:
                 self._left_over(f"the epoch of stream '{event.stream}'", event)
             case Rest() if self._apart:
                 self._left_over("the run", None)
             case Begin():
                 self._apart = event.settings.get("runtime") not in ("inline", None)
+                groups = groups_of(event.settings)
+                self._replicas = {member: group for group in groups for member in group.members}
+                self._owners = [group.members for group in groups if group.by_instance]
                 self._versions.clear()
                 self._awaiting.clear()  # where the run before was cut short
             case _:
@@ -125,9 +100,11 @@ class UpdateRule(Rule):
         unit, frequency = self._policy.get(node, ("", 0))
         before = self._gradients[node]
         if not before:
-            self._retired_at[node] = self._retired
+            self._retired_at[node] = self._retired_for(node)
         retired = self._since(node)
         self._gradients[node] += event.gradients
+        if node in self._replicas:
+            return
         if unit == "messages":
             overdue = before >= frequency or self._gradients[node] > frequency
             came = f"{self._gradients[node]} gradients came in"
@@ -149,59 +126,109 @@ class UpdateRule(Rule):
         self.found += self._doubts.pop(node, ())
         gradients = self._gradients.pop(node, 0)
         self._overdue.discard(node)
-        if event.unit == "messages":
+        if event.reason in ("late", "together") and node not in self._replicas:
+            self._wrong(event, "only a replica may")
+        elif event.unit == "messages":
             self._check_messages(event, gradients)
-        elif not gradients:
+        else:
+            self._check_instances(event, gradients)
+
+    def _check_messages(self, event: Updated, gradients: int) -> None:
+        if event.reason == "together":
+            if event.count > gradients:
+                self._wrong(event, f"{gradients} came in since the one before")
+            self._gradients[event.node] = max(0, gradients - event.count)
+        elif event.count != gradients:
+            self._wrong(event, f"{gradients} came in since the one before")
+        elif event.reason == "full" and event.count != event.frequency:
+            self._wrong(event, f"a full one holds min_update_frequency={event.frequency}")
+        elif event.reason == "late" and event.count < event.frequency:
+            self._wrong(event, f"a late one holds at least min_update_frequency={event.frequency}")
+        elif event.reason == "flush" and not 0 < event.count < event.frequency:
+            self._wrong(event, f"a flush holds at least 1 and fewer than min_update_frequency={event.frequency}")
+
+    def _check_instances(self, event: Updated, gradients: int) -> None:
+        node, full = event.node, event.reason == "full"
+        loose = event.reason in ("late", "together")
+        if not gradients and not loose and node not in self._loose:
             self._wrong(event, "no gradient came in since the one before")
         elif self._apart:
             self._check_apart(event)
-        elif event.reason == "full" and not self._since(node) == event.count >= event.frequency:
+        elif (full or loose) and not self._agrees(event):
             self._awaiting.append((self.position, event))
             return
-        elif event.count != max(1, self._since(node)):  # gradients of the next epoch's first instances may be in it
+        elif not full and not self._agrees(event):
             self._wrong(event, f"{self._since(node)} retired since the one before")
-        self._retired_at[node] = self._retired
+        self._settle(event)
+
+    def _agrees(self, event: Updated) -> bool:
+        """Whether an update that counts instances fits to the retirements told so far."""
+        since = self._since(event.node)
+        if event.reason in ("late", "together") or event.node in self._loose:
+            fits = event.count <= since
+        elif event.reason == "flush":
+            fits = event.count == max(1, since)  # gradients of the next epoch's first instances may be in it
+        else:
+            fits = event.count == since
+        return fits and (event.reason != "full" or event.count >= event.frequency)
+
+    def _settle(self, event: Updated) -> None:
+        """An update that counts instances has been looked at: what comes next counts from here."""
+        node, since = event.node, self._since(event.node)
+        if event.reason in ("late", "together"):
+            self._loose.add(node)
+        else:
+            self._loose.discard(node)
+        left = max(0, since - event.count) if event.reason == "together" else 0
+        self._retired_at[node] = self._retired_for(node) - left
 
     def _check_apart(self, event: Updated) -> None:
-        self._counted[event.node] += event.count
-        if self._counted[event.node] > self._retired and event.reason == "full":
-            self._wrong(event, f"with those before it, {self._counted[event.node]}; {self._retired} have retired")
+        node = event.node
+        self._counted[node] += event.count
+        if self._counted[node] > self._retired_for(node) and event.reason != "flush":
+            self._wrong(event, f"with those before it, {self._counted[node]}; {self._retired_for(node)} have retired")
         elif event.reason == "full" and event.count < event.frequency:
             self._wrong(event, f"a full one holds at least min_update_frequency={event.frequency}")
 
-    def _check_messages(self, event: Updated, gradients: int) -> None:
-        full = event.reason == "full"
-        if event.count != gradients:
-            self._wrong(event, f"{gradients} came in since the one before")
-        elif full and event.count != event.frequency:
-            self._wrong(event, f"a full one holds min_update_frequency={event.frequency}")
-        elif not full and not 0 < event.count < event.frequency:
-            self._wrong(event, f"a flush holds at least 1 and fewer than min_update_frequency={event.frequency}")
-
-    def _check_version(self, event: Updated) -> None:
+    def _check_version(self, event: Updated | Synced) -> None:
         known = self._versions.get(event.node)
-        counted = event.version if known is None else known[0] + 1
+        grown = not isinstance(event, Synced) or event.moved
+        counted = event.version if known is None else known[0] + grown
         if known is not None and event.version != counted:
-            if event.version == known[1] + 1:  # goes on from a step that was reported
+            if event.version == known[1] + grown:  # goes on from a step that was reported
                 counted = event.version
+            elif isinstance(event, Synced):
+                self.report(
+                    "P8",
+                    f"node '{event.node}' says version {event.version} after its synchronisation; it is {counted}",
+                )
             else:
                 self.report("P8", f"node '{event.node}' calls its update {event.version}; it is number {counted}")
         self._versions[event.node] = (counted, event.version)
 
-    def _retire(self, instances: int) -> None:
+    def _retire(self, instances: Sequence[int]) -> None:
         """Instances retired. The updates that this led to were told before it."""
-        self._retired += instances
+        self._retired += len(instances)
+        for members in self._owners:
+            self._own.update(members[number % len(members)] for number in instances)
         for position, event in self._awaiting:
-            if event.count != self._since(event.node):
-                self._wrong(event, f"{self._since(event.node)} retired since the one before", position)
-            elif event.count < event.frequency:
-                self._wrong(event, f"a full one holds at least min_update_frequency={event.frequency}", position)
-            self._retired_at[event.node] = self._retired
+            if not self._agrees(event):
+                since = self._since(event.node)
+                if event.count == since or (event.count < since and event.node in self._loose):
+                    self._wrong(event, f"a full one holds at least min_update_frequency={event.frequency}", position)
+                else:
+                    self._wrong(event, f"{since} retired since the one before", position)
+            self._settle(event)
         self._awaiting.clear()
+
+    def _retired_for(self, node: str) -> int:
+        """Instances retired that a node counts."""
+        group = self._replicas.get(node)
+        return self._own[node] if group is not None and group.by_instance else self._retired
 
     def _since(self, node: str) -> int:
         """Instances retired since gradients began to come in after the node's last update."""
-        return self._retired - self._retired_at[node]
+        return self._retired_for(node) - self._retired_at[node]
 
     def _left_over(self, after: str, event: Epoch | None) -> None:
         if event is not None and math.isnan(event.loss) and not event.metrics:
@@ -221,7 +248,3 @@ class UpdateRule(Rule):
     def _wrong(self, event: Updated, sentence: str, position: int | None = None) -> None:
         what = f"node '{event.node}', update {event.version} ({event.reason}) counts {event.count} {event.unit}"
         self.report("P8", f"{what}; {sentence}", position)
-
-
-def _histogram(counts: Counter[int]) -> str:
-    return "{" + ", ".join(f"{lag}: {messages}" for lag, messages in sorted(counts.items())) + "}"

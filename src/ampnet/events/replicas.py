@@ -1,0 +1,219 @@
+"""Replicas: how the load was shared among them, how stale each was, and how far they drifted apart.
+
+    cell#1   1/2 of the messages   u   u   u     drift 0.6 %  |  u   u     drift 0.5 %  |      u  an update of its own
+    cell#2   1/2 of the messages   u  u  u       drift 0.6 %  |  u   u     drift 0.5 %  |      |  all are made equal
+
+Drift is the distance of a replica's weights from the mean of all, just before they are made equal, as a part of the
+mean's norm. It is what asynchrony among replicas costs, as staleness is what asynchrony in time costs. Where replicas
+share their parameters, or average gradients instead of weights, there is none.
+
+Which nodes are replicas of one another is in the settings that a run begins with (`groups_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any
+
+from ampnet.errors import DataError
+from ampnet.events.log import Backward, Begin, Event, Synced, Updated
+
+KEPT = 400
+"""Rounds of which the drift is kept, at most; of more, every second, fourth, ... is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGroup:
+    """The replicas of a node, as the settings of a run name them."""
+
+    node: str
+    """What they are replicas of: "cell"."""
+    members: tuple[str, ...]
+    """Their names, in order: "cell#1", "cell#2"."""
+    by_instance: bool
+    """Whether instance i goes to member i modulo their number (from 0), whole."""
+    route: str
+    """How messages are shared out among them."""
+    sync: str
+    """When they are made equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaUse:
+    """What one replica did."""
+
+    node: str
+    """Its name."""
+    messages: int
+    """Backward messages at it."""
+    share: float
+    """Its load: the part of the group's backward messages that came to it; NaN before the first."""
+    updates: int
+    """Updates it made."""
+    staleness_mean: float
+    """Mean staleness of its gradients; NaN without any."""
+    staleness_max: int
+    """The largest."""
+    drift_last: float
+    """Drift before the last synchronisation; NaN before the first, and where nothing drifts."""
+    drift_mean: float
+    """Mean over all synchronisations, likewise."""
+    drift_max: float
+    """The largest, likewise."""
+    seconds: float
+    """Time spent in synchronisations."""
+    drifts: tuple[tuple[int, float], ...]
+    """(synchronisation from 1, drift): of all, or of some evenly chosen ones; empty where nothing drifts."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """What the replicas of a node did."""
+
+    group: str
+    """What they are replicas of."""
+    sync: str
+    """When they are made equal."""
+    route: str
+    """How messages are shared out among them."""
+    rounds: int
+    """Synchronisations that all of them took part in."""
+    replicas: tuple[ReplicaUse, ...]
+    """One by one."""
+
+    @property
+    def drift_mean(self) -> float:
+        """Mean over replicas and synchronisations; NaN where nothing drifts."""
+        known = [one.drift_mean for one in self.replicas if one.drift_mean == one.drift_mean]
+        return sum(known) / len(known) if known else nan
+
+    @property
+    def drift_max(self) -> float:
+        """The largest drift; NaN where nothing drifts."""
+        return max((one.drift_max for one in self.replicas if one.drift_max == one.drift_max), default=nan)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> GroupUse:
+        """What ``asdict`` gave, after a way through JSON."""
+        replicas = []
+        for one in data["replicas"]:
+            values: dict[str, Any] = {name: nan if value is None else value for name, value in one.items()}
+            values["drifts"] = tuple((number, drift) for number, drift in one["drifts"])
+            replicas.append(ReplicaUse(**values))
+        return cls(**{**data, "replicas": tuple(replicas)})
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Of one replica."""
+
+    messages: int = 0
+    updates: int = 0
+    measured: int = 0
+    lag: int = 0
+    most_lag: int = 0
+    rounds: int = 0
+    moved: int = 0
+    drift: float = 0.0
+    most_drift: float = 0.0
+    last_drift: float = nan
+    seconds: float = 0.0
+    each: int = 1
+    drifts: list[tuple[int, float]] = field(default_factory=list)
+
+    def synced(self, event: Synced) -> None:
+        self.rounds += 1
+        self.seconds += event.seconds
+        if event.moved:
+            self.moved += 1
+            self.drift += event.drift
+            self.last_drift = event.drift
+            self.most_drift = max(self.most_drift, event.drift)
+            if self.moved % self.each == 0:
+                self.drifts.append((self.rounds, event.drift))
+                if len(self.drifts) == KEPT:  # the memory does not grow with the run
+                    self.drifts, self.each = self.drifts[1::2], 2 * self.each
+
+
+class ReplicaMeter:
+    """A listener that adds up what replicas do. It may be read at any time."""
+
+    kinds = (Begin, Backward, Updated, Synced)
+    """The events it wants."""
+    trained_only = True
+    """Of nodes with parameters alone: no others are replicas of one another."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ReplicaGroup] = {}
+        self._members: dict[str, _Sums] = {}
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Backward():
+                sums = self._members.get(event.node)
+                if sums is not None:
+                    sums.messages += len(event.received)
+                    for lag, messages in event.lags:
+                        sums.measured += messages
+                        sums.lag += lag * messages
+                        if lag > sums.most_lag:
+                            sums.most_lag = lag
+            case Updated():
+                if event.node in self._members:
+                    self._members[event.node].updates += 1
+            case Synced():
+                if event.node in self._members:
+                    self._members[event.node].synced(event)
+            case Begin():
+                for group in groups_of(event.settings):
+                    self._groups[group.node] = group
+                    for member in group.members:
+                        self._members.setdefault(member, _Sums())
+            case _:
+                pass
+
+    def groups(self) -> dict[str, GroupUse]:
+        """By the node that was replicated."""
+        return {name: self._group(group) for name, group in self._groups.items()}
+
+    def _group(self, group: ReplicaGroup) -> GroupUse:
+        sums = [self._members[member] for member in group.members]
+        total = sum(one.messages for one in sums)
+        replicas = tuple(_use(name, one, total) for name, one in zip(group.members, sums, strict=True))
+        rounds = min((one.rounds for one in sums), default=0)
+        return GroupUse(group.node, group.sync, group.route, rounds, replicas)
+
+
+def _use(name: str, sums: _Sums, total: int) -> ReplicaUse:
+    return ReplicaUse(
+        name,
+        sums.messages,
+        sums.messages / total if total else nan,
+        sums.updates,
+        sums.lag / sums.measured if sums.measured else nan,
+        sums.most_lag,
+        sums.last_drift,
+        sums.drift / sums.moved if sums.moved else nan,
+        sums.most_drift if sums.moved else nan,
+        sums.seconds,
+        tuple(sums.drifts),
+    )
+
+
+def groups_of(settings: Mapping[str, Any]) -> list[ReplicaGroup]:
+    """The groups in the settings of a run; none in those of a run without replicas."""
+    try:
+        return [
+            ReplicaGroup(
+                str(one["node"]),
+                tuple(map(str, one["members"])),
+                bool(one["by_instance"]),
+                str(one.get("route", "")),
+                str(one.get("sync", "")),
+            )
+            for one in settings.get("replicas") or ()
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"the run's settings hold replicas that are none ({error!r})") from error
