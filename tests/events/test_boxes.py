@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ampnet.events.boxes import FEW, Box, Window, around, box_of, boxes_of, few, of_instances, steady, whole
-from ampnet.events.log import Backward, Forward, Rest, Updated
+from ampnet.events.log import Backward, Forward, Rest, Synced, Updated
 from ampnet.state import States
 from tests.events.pipeline import pipeline
 
@@ -14,7 +14,7 @@ def box(start: float, seconds: float = 1.0, *, worker: str = "w", train: bool = 
     return Box(worker, "n", kind, start, seconds, train, (int(start),), 0, 1, 1, None, None)
 
 
-def test_a_forward_a_backward_and_an_update_are_boxes() -> None:
+def test_batches_updates_and_synchronisations_are_boxes() -> None:
     states = States.of(instance=[9, 7, 9], t=[0, 1, 2])
     forward = box_of(Forward(12.0, 0.5, "w0", "cell", 0, False, states, (), (), 30, 4), 10.0)
     assert forward == Box("w0", "cell", "forward", 2.0, 0.5, False, (7, 9), 0, 3, 30, 4, None)
@@ -22,6 +22,8 @@ def test_a_forward_a_backward_and_an_update_are_boxes() -> None:
     assert backward == Box("w0", "cell", "backward", 2.0, 0.5, True, (7, 9), 0, 3, 30, 4, 3.0)
     update = box_of(Updated(12.0, 0.5, "w0", "cell", 5, 8, "full", "messages", 8), 10.0)
     assert update == Box("w0", "cell", "update", 2.0, 0.5, True, (), 0, 8, 0, 5, None)
+    sync = box_of(Synced(12.0, 0.5, "w0", "cell#2", "cell", 3, 6, True, 4, 0.01, 99), 10.0)
+    assert sync == Box("w0", "cell#2", "sync", 2.0, 0.5, True, (), 0, 4, 0, 6, None)
     assert box_of(Rest(1.0, {})) is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from ampnet.events.gantt import gantt
 from ampnet.events.record import Recorder
 from ampnet.events.report import SECTIONS, drawing_of, report
 from tests.events.pipeline import pipeline
+from tests.events.replicated import replicated
 from tests.events.runs import epoch, runtime, update
+from tests.events.test_report import recorded
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((found for found in map(shutil.which, NAMES) if found), None)
@@ -71,7 +74,7 @@ def looks_painted(page: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Gantt chart of four workers, and the report of a real run."""
+    """A Gantt chart of four workers, and the report of a real run, with replicas of a made-up one."""
     folder = tmp_path_factory.mktemp("pages")
     gantt(pipeline(instances=300), folder / "gantt.html", title='made "up" <b>')
     recorder = Recorder()
@@ -79,7 +82,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.settings |= {"workload": "list-reduction", "graph": drawing_of(run.graph)}
     streams = [epoch(400, name="train 1"), epoch(80, 1, train=False, name="valid 1")]
     run.run(streams, on_turn=recorder.turn, turn_seconds=0.0)
-    report(recorder.record(), folder / "report.html")
+    shown = recorder.record()
+    shown.totals = replace(shown.totals, replicas=recorded(replicated()).totals.replicas)
+    report(shown, folder / "report.html")
     return folder
 
 

@@ -15,6 +15,7 @@ from ampnet.events.boxes import Box, boxes_of
 from ampnet.events.gantt import MANY, chart, gantt, labels, natural
 from ampnet.events.gantt_page import describe, page, round_step
 from tests.events.pipeline import pipeline
+from tests.events.replicated import replicated
 
 BOXES = boxes_of(pipeline())
 
@@ -182,3 +183,12 @@ def test_ticks_are_at_round_numbers() -> None:
 def test_names_that_matplotlib_would_read_as_formulas(tmp_path: Path) -> None:
     """A name with two dollars was set as a formula once, and a broken one is an error."""
     gantt(pipeline(2, worker="$\\frac{{{}$"), tmp_path / "run.png")
+
+
+def test_synchronisations_have_a_colour_of_their_own() -> None:
+    drawn = chart(boxes_of(replicated()))
+    assert drawn.looks == ("forward", "backward", "update", "sync")
+    text = page(drawn, boxes_of(replicated()))
+    assert "sync cell#2, worker 1" in text
+    assert "made equal to the other replicas, after 2 updates of its own; version 3" in text
+    assert "after 1 update of its own" in describe(box(kind="sync", version=4))

@@ -17,6 +17,7 @@ from ampnet.events.perfetto import PerfettoWriter
 from ampnet.events.record import Recorder
 from ampnet.events.run_file import read_run, read_trace
 from tests.events.pipeline import pipeline
+from tests.events.replicated import replicated
 from tests.events.runs import epoch, runtime, update
 
 
@@ -233,3 +234,38 @@ def test_runs_cut_short_and_several_runs(tmp_path: Path) -> None:
     assert stream.began == pytest.approx(490.0)
     assert record.totals.wall < 5
     assert isinstance(first[-1], Rest)
+
+
+@pytest.mark.parametrize("sync", ["updates", "shared"])
+def test_replicas_come_back_from_a_trace_and_from_a_log(sync: str, tmp_path: Path) -> None:
+    events = replicated(sync=sync)
+    written = write(tmp_path / "run.json", events)
+    box = next(e for e in written if e["ph"] == "X" and e["cat"] == "sync")
+    assert box["name"] == "sync cell#1"
+    moved = sync == "updates"
+    drift = box["args"].pop("drift")
+    assert (drift > 0) == moved
+    version = 3 if moved else 2
+    about = {"node": "cell#1", "group": "cell", "round": 1, "version": version, "updates": 2, "moved": moved}
+    assert box["args"] == about
+    recorder, log = Recorder(), LogWriter(tmp_path / "run.jsonl")
+    for event in events:
+        recorder(event)
+        log(event)
+    log.close()
+    kept, trace, again = recorder.record(), read_run(tmp_path / "run.json"), read_run(tmp_path / "run.jsonl")
+    assert trace.totals == again.totals == kept.totals
+    assert kept.totals.replicas["cell"].rounds == 4
+    assert kept.totals.workers["worker 1"]["sync"] == pytest.approx(4 * 0.5e-3)
+    assert [(b.kind, b.node, b.messages, b.version) for b in trace.boxes] == [
+        (b.kind, b.node, b.messages, b.version) for b in kept.boxes
+    ]
+
+
+def test_a_trace_from_before_there_were_replicas_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write(path, pipeline())
+    text = path.read_text()
+    assert text.count(',"replicas":{}') == 1
+    path.write_text(text.replace(',"replicas":{}', ""))
+    assert read_trace(path).totals.replicas == {}

@@ -9,7 +9,7 @@ import pytest
 from ampnet.controller import Progress
 from ampnet.errors import DataError
 from ampnet.events.boxes import boxes_of
-from ampnet.events.log import Event
+from ampnet.events.log import Event, Synced
 from ampnet.events.record import Recorder, RunRecord, point_of
 from ampnet.events.report import SECTIONS, drawing_of, page, report
 from ampnet.events.report.charts import DENSE, Curve, curves, histogram, lags, sizes, thin
@@ -18,6 +18,7 @@ from ampnet.events.report.sections import summary
 from ampnet.graph import Graph
 from ampnet.models import by_hand
 from tests.events.pipeline import pipeline
+from tests.events.replicated import Script, group, replicated
 from tests.events.runs import epoch, runtime, update
 from tests.events.test_gantt import tags
 
@@ -45,7 +46,7 @@ def test_every_section_is_there_and_whole(real: RunRecord, tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     text = (tmp_path / "report.html").read_text()
     seen = tags(text).seen
-    assert [given["id"] for tag, given in seen if tag == "section"] == list(SECTIONS)
+    assert [given["id"] for tag, given in seen if tag == "section"] == [s for s in SECTIONS if s != "replicas"]
     for name in real.totals.nodes:
         assert f"<b>{name}</b>" in text
     assert "Linear 16→8" in text or "Linear" in text
@@ -159,3 +160,47 @@ def test_running_curves_come_from_progress() -> None:
     text = page(noted)
     assert "throughput: examples per second" in text
     assert "mean so far" in text
+
+
+def test_replicas_have_a_table_and_a_chart_for_each_group() -> None:
+    text = page(recorded(replicated(count=3)))
+    tags(text)
+    assert '<section id="replicas">' in text
+    assert "<h3>cell</h3><p>3 replicas, messages shared out by instance, weights averaged after so many updates" in text
+    assert "4 synchronisations</p>" in text
+    row = "<tr><td><b>cell#2</b></td><td>worker 1</td><td class=n>33.3 %</td><td class=n>12</td><td class=n>6</td>"
+    assert row in text
+    assert text.count("<circle") >= 3 * 4, "a dot for each replica and synchronisation"
+    assert "<b>drift, %</b>" in text
+    assert "<th class=n>sync</th>" in text, "and the workers spent time on it"
+    assert "<td>replicas of cell</td><td>node cell, members cell#1 cell#2 cell#3, by_instance True" in text
+
+
+def test_where_nothing_drifts_no_drift_is_drawn() -> None:
+    text = page(recorded(replicated(sync="shared")))
+    assert "parameters shared, 4 synchronisations</p>" in text
+    assert "<b>drift, %</b>" not in text
+    assert "<td class=n>-</td><td class=n>-</td></tr>" in text
+
+
+def test_replicas_that_did_nothing_yet_and_many_groups() -> None:
+    script = Script()
+    script.begin(replicas=[group(f"<b>{i}", sync="later") for i in range(20)])
+    text = page(recorded(script.events))
+    tags(text)
+    assert text.count("<h3>&lt;b&gt;") == 20
+    assert "2 replicas, messages shared out by instance, sync later, 0 synchronisations" in text
+    assert "<td>-</td><td class=n>-</td><td class=n>0</td>" in text
+    for i in range(20):
+        for node in script.members:
+            script.add(Synced, 0.1, "w", node.replace("cell", f"<b>{i}"), f"<b>{i}", 1, 1, True, 0, 0.1 + 0.01 * i, 7)
+    text = page(recorded(script.events))
+    assert "The drift of the 12 groups that drifted most is drawn." in text
+    assert text.count("<b>drift, %</b>") == 12
+    assert "1 synchronisation</p>" in text
+
+
+def test_counted_axes_have_whole_numbers() -> None:
+    text = curves("x", [Curve("a", "red", [[(1.0, 0.5), (2.0, 0.7)]])], whole=True)
+    assert ">1</text>" in text
+    assert ">0.5</text>" not in text.partition('class="x"')[2]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ampnet.events.log import Backward, Begin, EventLog, Forward, Rest, Updated
+from ampnet.events.log import Backward, Begin, EventLog, Forward, Rest, Synced, Updated
 from ampnet.events.utilisation import NodeUse, UpdateUse, UtilisationMeter, WorkerUse, bucket
 from ampnet.state import States
 from tests.events.runs import epoch, runtime, update
@@ -109,3 +109,11 @@ def test_more_instances_in_flight_make_fuller_batches() -> None:
         return meter.nodes()["linear1", "forward"].mean_messages
 
     assert mean(1) == 1.0 < mean(4) < mean(12)
+
+
+def test_synchronisations_keep_a_worker_busy() -> None:
+    meter = UtilisationMeter()
+    meter(Begin(0.0, {}))
+    meter(Synced(1.0, 3.0, "w0", "cell#1", "cell", 1, 2, True, 1, 0.1, 7))
+    assert meter.wall == 4.0
+    assert meter.workers() == {"w0": WorkerUse(0, 0, 0, 3.0, 0.75)}

@@ -1,7 +1,7 @@
 """Boxes: what a worker did, when, and for whom. Gantt charts are drawn from these, and traces written.
 
     worker 0   [ cell > 12 13 ][ loss > 12 ][ cell < 11 ][u]      [ cell > 14 ] ...     > forward  < backward  u update
-               | a box: a batch  |                        | a box: an update
+               | a box: a batch  |                        | a box: an update, or a replica is made equal to others
 
 A run has far too many boxes for one picture. `steady` picks a stretch that shows what the run is like most of the time:
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampnet.events.log import Backward, Event, Forward, Updated
+from ampnet.events.log import Backward, Event, Forward, Synced, Updated
 from ampnet.state import Ints
 
 FEW = 12
@@ -30,14 +30,14 @@ CANDIDATES = 31
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A batch at a node, or an update of a node."""
+    """A batch at a node, an update of a node, or a synchronisation of a replica."""
 
     worker: str
     """Who did it."""
     node: str
     """Where."""
     kind: str
-    """"forward", "backward" or "update"."""
+    """"forward", "backward", "update" or "sync"."""
     start: float
     """Seconds since the first event of the run."""
     seconds: float
@@ -45,15 +45,15 @@ class Box:
     train: bool
     """False for inference."""
     instances: tuple[int, ...]
-    """The first few instances of the batch, in rising order; none of an update."""
+    """The first few instances of the batch, in rising order; none of an update or synchronisation."""
     more: int
     """How many further instances there are."""
     messages: int
-    """Messages in the batch; of an update, the gradients in it."""
+    """Messages in the batch; of an update, the gradients in it; of a synchronisation, updates since the one before."""
     rows: int
-    """Payload rows in the batch; none of an update."""
+    """Payload rows in the batch; none of an update or synchronisation."""
     version: int | None
-    """Updates of the node so far, an update's own included; None for a node without parameters."""
+    """Changes of the node's weights so far, this one included; None for a node without parameters."""
     staleness: float | None
     """Mean staleness of a backward batch at a node with parameters."""
 
@@ -92,11 +92,10 @@ def box_of(event: Event, since: float = 0.0) -> Box | None:
         case Backward():
             listed, more = few(event.received.column("instance"))
             kind, train, staleness = "backward", True, mean_lag(event.lags)
-        case Updated():
+        case Updated() | Synced():
+            kind, count = ("update", event.count) if isinstance(event, Updated) else ("sync", event.updates)
             at = event.time - since
-            return Box(
-                event.worker, event.node, "update", at, event.seconds, True, (), 0, event.count, 0, event.version, None
-            )
+            return Box(event.worker, event.node, kind, at, event.seconds, True, (), 0, count, 0, event.version, None)
         case _:
             return None
     return Box(

@@ -1,7 +1,7 @@
 """Gantt: who worked when, and for which instance: the paper's Figure 1, drawn from a real run.
 
     worker 0   [ 12 ][ 12+1 ][   11   ][u][ 13 ]     [ 11 ][u]     90 %       a row for each worker, or for each node
-    worker 1        [ 12 ]  [ 10 ][u]    [ 12 ][ 13 ]              71 %       colour: forward, backward, update
+    worker 1        [ 12 ]  [ 10 ][u]    [ 12 ][ 13 ]              71 %       colour: forward, backward, update, sync
                |---------|---------|---------|---------|                      numbers: instances in the batch
                0         2         4         6         8 ms
 
@@ -30,7 +30,7 @@ from ampnet.events.record import RunRecord
 ENDINGS = (".png", ".svg", ".html")
 MANY = 5_000
 """Boxes in a picture, at most: more could not be told from one another."""
-COLOURS = {"forward": "#7fb3e0", "inference": "#cfdfee", "backward": "#f3b05f", "update": "#a8324a"}
+COLOURS = {"forward": "#7fb3e0", "inference": "#cfdfee", "backward": "#f3b05f", "update": "#a8324a", "sync": "#6a51a3"}
 INK, FAINT = "#1b1f23", "#59636e"
 PALE = 0.22
 """Opacity of boxes of other instances, where some were asked for."""

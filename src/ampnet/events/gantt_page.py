@@ -113,6 +113,12 @@ def describe(box: Box) -> str:
     if box.kind == "update":
         lines.append(f"update {box.version} of the node, {box.messages:,} gradient{'' if box.messages == 1 else 's'}")
         return "\n".join(lines)
+    if box.kind == "sync":
+        lines.append(
+            f"made equal to the other replicas, after {box.messages:,} update{'' if box.messages == 1 else 's'} of its "
+            f"own; version {box.version}"
+        )
+        return "\n".join(lines)
     lines.append(f"{box.messages:,} message{'' if box.messages == 1 else 's'}, {box.rows:,} rows")
     if box.instances:
         more = f" and {box.more} more" if box.more else ""

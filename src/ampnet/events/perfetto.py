@@ -5,6 +5,7 @@ The file is JSON in the trace event format, one event a line:
     ph  what                      from
     M   names of process and rows, settings, totals
     X   a box: a batch or update  Forward, Backward, Updated; args: node, instances (the first few), messages, rows, ...
+        or a synchronisation      Synced; args: group, round, drift, ...
     C   counters                  instances in flight: Pump, Retire; loss: progress (`turn`) and Epoch
     i   instants, in a row of the controller's own: pump, retire, epoch, begin, rest, turn
 
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampnet.events.boxes import few, mean_lag
-from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Updated
+from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Synced, Updated
 from ampnet.events.record import KINDS, MOST, Sums, point_of
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ class PerfettoWriter:
             case Updated():
                 about = {"version": event.version, "count": event.count, "unit": event.unit, "reason": event.reason}
                 self._box("update", event, True, _dumps(about)[1:-1])
+            case Synced():
+                about = {"group": event.group, "round": event.round, "version": event.version}
+                about |= {"updates": event.updates, "drift": event.drift, "moved": event.moved}
+                self._box("sync", event, True, _dumps(about)[1:-1])
             case Pump():
                 self._flow("pump", event, event.instances)
             case Retire():
@@ -149,7 +154,7 @@ class PerfettoWriter:
                 args += f',"version":{event.version}'
             self._box(kind, event, train, args)
 
-    def _box(self, kind: str, event: Forward | Backward | Updated, train: bool, args: str) -> None:
+    def _box(self, kind: str, event: Forward | Backward | Updated | Synced, train: bool, args: str) -> None:
         if self._left <= 0:
             return
         opening = self._openings.get((kind, event.node, event.worker, train))

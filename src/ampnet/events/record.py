@@ -10,21 +10,23 @@ a short stretch anyway, and a long run must not fill the memory.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ampnet.events.boxes import Box, box_of, in_order
-from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Updated
-from ampnet.events.staleness import Staleness, StalenessMeter
-from ampnet.events.utilisation import NodeUse, UpdateUse, UtilisationMeter
+from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Synced, Updated
+from ampnet.events.replicas import ReplicaMeter
+from ampnet.events.staleness import StalenessMeter
+from ampnet.events.totals import NodeTotal, Totals
+from ampnet.events.utilisation import UtilisationMeter
 
 if TYPE_CHECKING:
     from ampnet.controller import Progress
 
 MOST = 500_000
 """Boxes that are kept of a run."""
-KINDS = (Begin, Pump, Forward, Backward, Updated, Retire, Epoch, Rest)
+KINDS = (Begin, Pump, Forward, Backward, Updated, Synced, Retire, Epoch, Rest)
 """The events that a record is made of."""
 
 
@@ -70,73 +72,6 @@ class Point:
     """Instances in flight, of all streams."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTotal:
-    """What a node did in the whole run."""
-
-    worker: str
-    """Who hosted it, at last."""
-    forward: NodeUse | None
-    """Forward batches; None if there were none."""
-    backward: NodeUse | None
-    """Backward batches, likewise."""
-    updates: UpdateUse | None
-    """Its updates, likewise."""
-    staleness: Staleness | None
-    """Of its gradients; None for a node without parameters."""
-
-    @property
-    def seconds(self) -> float:
-        """Time spent in it."""
-        return sum(part.seconds for part in (self.forward, self.backward, self.updates) if part is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over a whole run."""
-
-    wall: float
-    """Seconds from Begin to Rest."""
-    nodes: dict[str, NodeTotal]
-    """By name, in the order of their first batches."""
-    workers: dict[str, dict[str, float]]
-    """By worker: seconds spent in "forward", "backward" and "update"."""
-    staleness: Staleness
-    """Of all nodes together."""
-    in_flight: int
-    """The most instances that were in flight at once."""
-    boxes: int
-    """How many boxes the run had, kept or not."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Totals:
-        """What `to_json` gave, after a way through JSON."""
-
-        def one(kind: Any, given: dict[str, Any] | None) -> Any:
-            if given is None:
-                return None
-            if "histogram" in given:
-                given = {**given, "histogram": {int(k): n for k, n in given["histogram"].items()}}
-            return kind(**{k: float("nan") if v is None else v for k, v in given.items()})
-
-        nodes = {
-            name: NodeTotal(
-                given["worker"],
-                one(NodeUse, given["forward"]),
-                one(NodeUse, given["backward"]),
-                one(UpdateUse, given["updates"]),
-                one(Staleness, given["staleness"]),
-            )
-            for name, given in data["nodes"].items()
-        }
-        rest = {name: data[name] for name in ("wall", "workers", "in_flight", "boxes")}
-        return cls(nodes=nodes, staleness=one(Staleness, data["staleness"]), **rest)
-
-
 @dataclass(slots=True)
 class RunRecord:
     """A run, as far as pictures and reports look at it."""
@@ -168,6 +103,7 @@ class Sums:
     settings: dict[str, Any] = field(default_factory=dict)
     _use: UtilisationMeter = field(default_factory=UtilisationMeter)
     _staleness: StalenessMeter = field(default_factory=StalenessMeter)
+    _replicas: ReplicaMeter = field(default_factory=ReplicaMeter)
     _spent: dict[str, dict[str, float]] = field(default_factory=dict)
     _hosts: dict[str, str] = field(default_factory=dict)
     _open: dict[str, _OpenStream] = field(default_factory=dict)
@@ -183,9 +119,14 @@ class Sums:
                 self._worked("forward", event)
             case Backward():
                 self._staleness(event)
+                self._replicas(event)
                 self._worked("backward", event)
             case Updated():
+                self._replicas(event)
                 self._worked("update", event)
+            case Synced():
+                self._replicas(event)
+                self._worked("sync", event)
             case Pump():
                 self._in_flight = max(self._in_flight, event.in_flight)
                 self._open.setdefault(event.stream, _OpenStream(event.time - self.since))
@@ -196,6 +137,7 @@ class Sums:
                 return self._ended(event, event.time - self.since)
             case Begin():
                 self._use(event)
+                self._replicas(event)
                 self.settings = self.settings or dict(event.settings)
                 self._open.clear()  # where a run before was cut short
             case Rest():
@@ -204,13 +146,14 @@ class Sums:
                 pass
         return None
 
-    def _worked(self, kind: str, event: Forward | Backward | Updated) -> None:
+    def _worked(self, kind: str, event: Forward | Backward | Updated | Synced) -> None:
         self._use(event)
         self._boxes += 1
         self._hosts[event.node] = event.worker
         if event.worker not in self._spent:
             self._spent[event.worker] = dict.fromkeys(("forward", "backward", "update"), 0.0)
-        self._spent[event.worker][kind] += event.seconds
+        spent = self._spent[event.worker]
+        spent[kind] = spent.get(kind, 0.0) + event.seconds
 
     def _ended(self, event: Epoch, now: float) -> StreamRecord:
         stream = self._open.pop(event.stream, _OpenStream(now))
@@ -231,7 +174,15 @@ class Sums:
             for name, host in self._hosts.items()
         }
         spent = {worker: dict(of) for worker, of in self._spent.items()}
-        return Totals(self._use.wall, nodes, spent, self._staleness.overall(), self._in_flight, self._boxes)
+        return Totals(
+            self._use.wall,
+            nodes,
+            spent,
+            self._staleness.overall(),
+            self._in_flight,
+            self._boxes,
+            self._replicas.groups(),
+        )
 
 
 class Recorder:

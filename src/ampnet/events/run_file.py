@@ -17,9 +17,13 @@ from ampnet.errors import DataError, StateError
 from ampnet.events.boxes import Box, in_order
 from ampnet.events.log import read_log
 from ampnet.events.perfetto import HEAD, SETTINGS, TOTALS
-from ampnet.events.record import Point, Recorder, RunRecord, StreamRecord, Totals
+from ampnet.events.record import Point, Recorder, RunRecord, StreamRecord
+from ampnet.events.totals import Totals
 
 __all__ = ["read_run", "read_trace"]
+
+COUNTS = {"update": "count", "sync": "updates"}
+"""What boxes count that are not batches of messages."""
 
 
 def read_trace(path: str | Path) -> RunRecord:
@@ -94,7 +98,7 @@ def _box_from(event: Mapping[str, Any], workers: Mapping[int, str]) -> Box:
         not inference,
         tuple(args.get("instances", ())),
         args.get("more", 0),
-        args["count"] if kind == "update" else args["messages"],
+        args[COUNTS.get(kind, "messages")],
         args.get("rows", 0),
         args.get("version"),
         args.get("staleness"),

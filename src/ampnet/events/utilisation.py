@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Rest, Updated
+from ampnet.events.log import Backward, Begin, Event, Forward, Rest, Synced, Updated
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class WorkerUse:
     updates: int
     """Updates of its nodes."""
     seconds: float
-    """Time spent in its nodes, updates included."""
+    """Time spent in its nodes, updates and synchronisations of replicas included."""
     share: float
     """Busy part of the wall time; the rest went into queues, routing, the controller, or waiting."""
 
@@ -88,7 +88,7 @@ class _Tally:
 class UtilisationMeter:
     """A listener that adds up time and batch sizes. It may be read at any time."""
 
-    kinds = (Begin, Forward, Backward, Updated, Rest)
+    kinds = (Begin, Forward, Backward, Updated, Synced, Rest)
     """The events it wants."""
 
     def __init__(self) -> None:
@@ -108,6 +108,8 @@ class UtilisationMeter:
                 self._handled("backward", event)
             case Updated():
                 self._updated(event)
+            case Synced():
+                self._workers.setdefault(event.worker, _Tally()).seconds += event.seconds
             case _:
                 pass
 
@@ -115,7 +117,7 @@ class UtilisationMeter:
         """Keep the wall time: of the runs that are over, and of the one under way."""
         if isinstance(event, Begin) or self._began is None:
             self._ended, self._began, self._latest = self.wall, event.time, event.time
-        busy = event.seconds if isinstance(event, Forward | Backward | Updated) else 0.0
+        busy = event.seconds if isinstance(event, Forward | Backward | Updated | Synced) else 0.0
         self._latest = max(self._latest, event.time + busy)
         if isinstance(event, Rest):
             self._ended, self._began = self.wall, None

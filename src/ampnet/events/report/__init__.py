@@ -22,6 +22,7 @@ from ampnet.events.gantt_page import STYLE as GANTT_STYLE
 from ampnet.events.record import RunRecord
 from ampnet.events.report import sections
 from ampnet.events.report.drawing import drawing_of
+from ampnet.events.report.replicas import replicas
 
 __all__ = ["drawing_of", "page", "report"]
 
@@ -31,10 +32,11 @@ SECTIONS = {
     "timeline": ("Who worked when", sections.timeline),
     "nodes": ("Nodes", sections.nodes),
     "staleness": ("Staleness", sections.staleness),
+    "replicas": ("Replicas", replicas),
     "graph": ("The graph", sections.graph),
     "settings": ("Settings", sections.settings),
 }
-"""By id, in the order of the page."""
+"""By id, in the order of the page. One that has nothing to say is left out: that on replicas of a run without any."""
 
 
 def report(run: RunRecord, path: str | Path) -> None:
@@ -68,12 +70,15 @@ body {{ font: 14px/1.45 system-ui, sans-serif; color: {INK}; background: white; 
   padding: 0 1rem; }}
 h1 {{ font-size: 1.5rem; margin: 0 0 0.2rem; }}
 h2 {{ font-size: 1.1rem; margin: 2rem 0 0.6rem; padding-bottom: 0.2rem; border-bottom: 1px solid #d5dae0; }}
+h3 {{ font-size: 1rem; margin: 1.1rem 0 0.2rem; }}
 .summary {{ font-size: 1.05rem; margin: 0.2rem 0 0.6rem; }}
 nav a {{ margin-right: 1rem; color: #1f5f9e; text-decoration: none; }}
 p, footer {{ color: {FAINT}; margin: 0.3rem 0 0.7rem; }}
 .summary {{ color: {INK}; }}
 .grid {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); gap: 0.8rem 1.6rem; }}
 .few {{ display: flex; flex-wrap: wrap; gap: 1rem 2.2rem; }}
+.beside {{ display: flex; flex-wrap: wrap; gap: 0.8rem 2.2rem; align-items: flex-start; }}
+.beside figure {{ flex: 1 1 380px; max-width: 560px; }}
 figure {{ margin: 0; break-inside: avoid; }}
 figcaption .swatch {{ margin-left: 0.9rem; color: {FAINT}; }}
 .swatch i {{ display: inline-block; width: 1.1em; height: 0.8em; margin-right: 0.4em; border-radius: 2px; }}

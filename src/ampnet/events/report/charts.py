@@ -18,6 +18,8 @@ LEFT, RIGHT, TOP, FOOT = 56, 14, 12, 36
 DENSE = 400
 """Points of a curve, at most; more are thinned out."""
 BLUE, ORANGE = "#2f6fad", "#c96f12"
+MANY = (BLUE, ORANGE, "#3b8f5a", "#a8324a", "#6a51a3", "#7a6a53", "#2a9aa8", "#b35b9b")
+"""Colours of curves that are alike."""
 
 
 @dataclass(slots=True)
@@ -38,8 +40,8 @@ class Curve:
         return [p for piece in self.pieces for p in piece]
 
 
-def curves(title: str, given: Sequence[Curve], *, from_zero: bool = False, unit: str = "s") -> str:
-    """Curves over time, with a legend. Without a point, nothing."""
+def curves(title: str, given: Sequence[Curve], *, from_zero: bool = False, whole: bool = False, unit: str = "s") -> str:
+    """Curves over time, or over what is counted (``whole`` numbers), with a legend. Without a point, nothing."""
     drawn = [c for c in given if c.points]
     points = [p for c in drawn for p in c.points]
     if not points:
@@ -64,7 +66,7 @@ def curves(title: str, given: Sequence[Curve], *, from_zero: bool = False, unit:
         y = TOP + plot_h - k * step / (high - low) * plot_h
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         out.append(f'<text class="y" x="{LEFT - 7}" y="{y + 4:.1f}">{low + k * step:,.{digits}f}</text>')
-    across = round_step(right / 6)
+    across = max(round_step(right / 6), 1.0 if whole else 0.0)
     digits = max(0, -floor(log10(across)))
     for k in range(int(right / across + 1e-9) + 1):
         x = LEFT + k * across / right * plot_w
@@ -149,7 +151,7 @@ def lags(counts: Mapping[int, int]) -> str:
 
 
 def shares(parts: Sequence[tuple[str, float]], whole: float, *, wide: int = 150, high: int = 14) -> str:
-    """One bar in the colours of the Gantt chart: (forward, backward, update; seconds) of a ``whole``."""
+    """One bar in the colours of the Gantt chart: (forward, backward, update, sync; seconds) of a ``whole``."""
     out = [f'<svg class="shares" role="img" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}">']
     out.append(f'<rect class="slot" width="{wide}" height="{high}"/>')
     x = 0.0

@@ -10,9 +10,10 @@ from ampnet.draw import Sketch
 from ampnet.errors import DataError
 from ampnet.events.gantt import COLOURS, chart, natural
 from ampnet.events.gantt_page import figure
-from ampnet.events.record import NodeTotal, Point, RunRecord, StreamRecord
+from ampnet.events.record import Point, RunRecord, StreamRecord
 from ampnet.events.report.charts import BLUE, ORANGE, Curve, curves, lags, shares, sizes
 from ampnet.events.report.drawing import sketch_from, svg_of
+from ampnet.events.totals import NodeTotal
 from ampnet.events.utilisation import NodeUse
 
 HOT = 0.02
@@ -126,16 +127,18 @@ def _streams(run: RunRecord, names: Sequence[str]) -> str:
 def workers(run: RunRecord) -> str:
     """Where the time of each worker went."""
     wall, rows = run.totals.wall, []
+    kinds = ["forward", "backward", "update"]
+    kinds += ["sync"] if any("sync" in of for of in run.totals.workers.values()) else []
     for name in sorted(run.totals.workers, key=natural):
         of = run.totals.workers[name]
         busy = sum(of.values())
         hosted = sum(total.worker == name for total in run.totals.nodes.values())
-        percents = [_percent(of[kind], wall) for kind in ("forward", "backward", "update")]
+        percents = [_percent(of.get(kind, 0.0), wall) for kind in kinds]
         rows.append(
             [escape(name), shares(list(of.items()), wall, wide=420), _percent(busy, wall), *percents, str(hosted)]
         )
     note = "<p>Parts of the wall time. The rest went into queues, routing, the controller, recording, or waiting.</p>"
-    return note + table(["worker", "", "busy", "forward", "backward", "update", "nodes"], rows, words=2)
+    return note + table(["worker", "", "busy", *kinds, "nodes"], rows, words=2)
 
 
 def nodes(run: RunRecord) -> str:
@@ -233,6 +236,8 @@ def settings(run: RunRecord) -> str:
     for name, value in run.settings.items():
         if name == "updates" and isinstance(value, Mapping):
             rows += [[f"updates of {node}", _plain(policy)] for node, policy in value.items()]
+        elif name == "replicas" and isinstance(value, Sequence):
+            rows += [[f"replicas of {one.get('node')}", _plain(one)] for one in value if isinstance(one, Mapping)]
         elif name != "graph":
             rows.append([name, _plain(value)])
     return table(["setting", "value"], [[escape(c) for c in row] for row in rows], words=2) if rows else ""
@@ -241,6 +246,8 @@ def settings(run: RunRecord) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None) or "none"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_plain, value))
     return "none" if value is None else str(value)
 
 
