@@ -92,11 +92,15 @@ class Controller:
         retire: Callable[[Column, bool], None],
         forget: Callable[[Column], None],
         flush: Callable[[], None],
+        launch: Callable[[Mapping[int, int]], None] = lambda due: None,
         moduli: Iterable[int] = (),
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``moduli``: numbers of replicas that are to have equally many instances in flight (see `Numbers`)."""
+        """``launch`` hears, before training instances are posted, how many answers each waits for.
+
+        ``moduli``: numbers of replicas that are to have equally many instances in flight (see `Numbers`).
+        """
         if max_active_keys < 1:
             raise ValueError(f"max_active_keys must be 1 or more, got {max_active_keys}")
         self.inputs = {name: i for i, name in enumerate(inputs)}
@@ -105,6 +109,9 @@ class Controller:
         self.max_active_keys, self.clock = max_active_keys, clock
         self._announce = announce if announce is not None else Announcer()
         self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
+        self._launch = launch
+        self.parts = 1
+        """Instances are posted apart by their numbers modulo this, so that no batch is for two replicas."""
         self._numbers = Numbers(moduli)
         self.holding = False
         """Set by the runtime while replicas are made equal at a stream's end: nothing is pumped (see `release`)."""
@@ -186,10 +193,11 @@ class Controller:
         while self._open and len(self._in_flight) < self.max_active_keys and not self.holding:
             opened = self._open[0]
             batch: dict[int, Instance] = {}
-            first = opened.pumped
+            positions: dict[int, int] = {}
             most = 1 if self._together and len(self._open) > 1 else self.free
             while len(batch) < most and opened.ahead is not None:
-                batch[self._numbers.take()] = opened.ahead
+                number = self._numbers.take()
+                batch[number], positions[number] = opened.ahead, opened.pumped
                 opened.pumped += 1
                 self._peek(opened)
             if opened.ahead is None:
@@ -199,12 +207,20 @@ class Controller:
                 self._open.append(self._open.pop(0))
             if not self._open and not self._barrier:
                 self._open_next()
-            self._send(opened, batch, first)
+            for part in self._apart(batch):
+                self._send(opened, part, positions)
             if self._stopping:
                 self._stop_now()
 
-    def _send(self, opened: _Open, batch: dict[int, Instance], first: int) -> None:
-        """``first``: the position in the stream of the first of them."""
+    def _apart(self, batch: dict[int, Instance]) -> list[dict[int, Instance]]:
+        if self.parts == 1 or len(batch) == 1:
+            return [batch]
+        out: dict[int, dict[int, Instance]] = {}
+        for number, instance in batch.items():
+            out.setdefault(number % self.parts, {})[number] = instance
+        return list(out.values())
+
+    def _send(self, opened: _Open, batch: dict[int, Instance], positions: Mapping[int, int]) -> None:
         train = opened.stream.train
         self._last = opened
         if opened.began is None:
@@ -214,7 +230,7 @@ class Controller:
         structures = {n: i.structure for n, i in batch.items() if i.structure is not None}
         if structures:
             self._shelve(structures)
-        for position, (number, instance) in enumerate(batch.items(), start=first):
+        for number, instance in batch.items():
             for name in instance.feeds:
                 if name not in self.inputs:
                     raise DataError(
@@ -222,8 +238,10 @@ class Controller:
                         f"graph does not have; it has {', '.join(self.inputs)}"
                     )
             self._in_flight[number] = _InFlight(
-                opened, position, instance.records, self._due(instance, train)
+                opened, positions[number], instance.records, self._due(instance, train)
             )
+        if train:
+            self._launch({number: self._in_flight[number].outstanding for number in batch})
         sent: list[tuple[int, Messages]] = []
         for name, port in self.inputs.items():
             given = [(n, i.feeds[name]) for n, i in batch.items() if name in i.feeds and len(i.feeds[name])]
@@ -275,6 +293,14 @@ class Controller:
         if self._announce.wants(Return):
             self._announce(Return(self.clock(), port, messages.states))
         self._settle(messages.states.column("instance"), True)
+
+    def done(self, instances: Column) -> None:
+        """Every answer of these training instances has come back, says who counted them."""
+        for number in instances.tolist():
+            if number not in self._in_flight:
+                raise PairingError(f"an answer came back for instance {number}, which is not in flight")
+            self._in_flight[number].outstanding = 1
+        self._settle(instances, True)
 
     def report(self, report: Report) -> None:
         """A loss has judged messages. They may be of two streams (no barrier)."""

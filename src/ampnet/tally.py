@@ -84,4 +84,4 @@ def _mean(total: float, rows: int) -> float:
 
 
 def _numbers(values: Tensor) -> np.ndarray:
-    return values.to(torch.float64).numpy(force=True)
+    return values.numpy() if values.dtype == torch.float64 else values.to(torch.float64).numpy(force=True)

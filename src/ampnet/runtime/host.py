@@ -5,6 +5,9 @@
     [3] send what did not fit before
     [4] nothing to do: sleep until something arrives
 
+Where all of an instance is done by one worker (replicas of a whole model), that worker counts its answers and retires
+it by itself; the controller is told once, when all of them are there.
+
 It ends when it is told to, or when the process that made it is gone. An error in a node is told to the controller; from
 then on the worker only waits to hear that the run was abandoned.
 """
@@ -28,6 +31,7 @@ from ampnet.runtime.events import events_note
 from ampnet.runtime.protocol import (
     Kind,
     Ports,
+    done_note,
     error_note,
     report_note,
     structures_of,
@@ -67,13 +71,22 @@ class Host:
         pulse: Ints,
         parent: int,
         clock: Callable[[], float],
+        whole: bool,
+        brief: bool,
     ) -> None:
+        """``whole``: this worker does all of an instance. ``brief``: nobody wants to see the answers themselves."""
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
         self.hosts, self.controller, self.parent, self.pulse = hosts, controller, parent, pulse
         self.ports = Ports(graph)
         self.era = self.sent = self.received = 0
         self.failed = self.over = False
         self.events: list[Event] = []
+        self.whole, self.brief = whole, brief
+        self.due: dict[int, int] = {}
+        """Answers that instances wait for, where this worker counts them."""
+        self.done: list[int] = []
+        self.answers: dict[End, list[Messages]] = {}
+        self.reports: list[Report] = []
         self.forgotten: Ints = np.zeros(0, dtype=np.int64)
         self.worker = Worker(
             name,
@@ -104,6 +117,8 @@ class Host:
                 elif isinstance(frame, Batch):
                     self._take(frame)
             moved = not self.failed and self._work()  # [2]
+            if self.done or (self.whole and not moved and not arrived):
+                self._finish()
             if len(self.events) >= _EVENTS:
                 self._tell_events()
             if self.endpoint.pending():  # [3]
@@ -145,6 +160,41 @@ class Host:
         self.worker.deliver(end, Direction(frame.direction), messages)
 
     def _send(self, end: End, direction: Direction, messages: Messages) -> None:
+        if self.whole:
+            self._count(messages)
+            if not self.brief:
+                self.answers.setdefault(end, []).append(messages)
+            return
+        self._answer_to(end, direction, messages)
+
+    def _count(self, answers: Messages) -> None:
+        due = self.due
+        for number in answers.states.column("instance").tolist():
+            left = due[number] = due[number] - 1
+            if not left:
+                del due[number]
+                self.done.append(number)
+
+    def _finish(self) -> None:
+        """Tell the controller of instances that are done, and retire them."""
+        answers, self.answers = self.answers, {}
+        for end, some in answers.items():
+            for payload in (False, True):
+                kind = [m for m in some if (m.payload is not None) is payload]
+                if kind:
+                    self._answer_to(end, Direction.BACKWARD, Messages.merge(kind))
+        done, self.done = self.done, []
+        if self.brief and (done or self.reports):
+            reports, self.reports = self.reports, []
+            self.endpoint.send(self.controller, done_note(done, reports, self.era))
+        if done and not self.failed:
+            try:
+                with torch.no_grad():
+                    self.worker.retire(np.array(done), True)
+            except Exception as error:
+                self._fail(error)
+
+    def _answer_to(self, end: End, direction: Direction, messages: Messages) -> None:
         to = self.controller if end.node == CONTROLLER else self.hosts[end.node]
         self.sent += 1
         self.endpoint.send(to, Batch(self.ports.target(end, direction, self.era), int(direction), messages))
@@ -157,6 +207,9 @@ class Host:
         self.endpoint.send(self.controller, Note(Kind.EQUAL, {"era": self.era, "group": group, "ended": ended}, {}))
 
     def _tell(self, report: Report) -> None:
+        if self.brief and report.train:
+            self.reports.append(report)
+            return
         self.endpoint.send(self.controller, report_note(report, self.era))
 
     def _tell_events(self, token: int | None = None) -> None:
@@ -172,6 +225,8 @@ class Host:
         elif kind == Kind.ABANDON:
             self.era, self.failed = int(note.data["era"]), False
             self.sent = self.received = 0
+            self.due.clear()
+            self.done, self.answers, self.reports = [], {}, []
             self.worker.abandon()
             self.events.clear()
         elif kind == Kind.ASK:
@@ -186,7 +241,10 @@ class Host:
                 self._fail(error)
 
     def _obey(self, note: Note) -> None:
-        if note.kind == Kind.STRUCTURE:
+        if note.kind == Kind.LAUNCH:
+            numbers, due = (np.asarray(note.arrays[name]).tolist() for name in ("instances", "due"))
+            self.due.update(zip(numbers, due, strict=True))
+        elif note.kind == Kind.STRUCTURE:
             self.worker.shelve(structures_of(note))
         elif note.kind == Kind.RETIRE:
             self.worker.retire(_instances(note), bool(note.data["train"]))

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from ampnet.errors import AmpnetError, DataError, StallError, TransportError, WorkerDied
-from ampnet.events.log import Announcer, Listener
+from ampnet.events.log import Announcer, Backward, Forward, Listener, Return
 from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Stream
 from ampnet.message import Messages
@@ -45,7 +45,7 @@ from ampnet.runtime import children
 from ampnet.runtime.events import KINDS, InOrder, events_of
 from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.placement import Trial, by_hand, known, peek, place
-from ampnet.runtime.protocol import Kind, Ports, error_of, instances_note, report_of, structure_note
+from ampnet.runtime.protocol import Kind, Ports, done_of, error_of, instances_note, report_of, structure_note
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.shared import share
 from ampnet.runtime.transport import Batch, Endpoint, Frame, Mesh, Note
@@ -159,8 +159,8 @@ class Processes(Runtime):
         would keep one worker busy at a time. In several waves, each worker has one to work on, and one that waits.
         Replicas of a whole model work side by side anyway.
         """
-        whole = concerned(self.graph.copies, self._inner) is not None
-        self._wave = self._places if whole else -(-self._places // (_WAVES * len(self.names)))
+        share = -(-self._places // (_WAVES * len(self.names)))
+        self._wave = share if concerned(self.graph.copies, self._inner) is None else self._places
         self._judged = False
         self.controller.max_active_keys = self._wave
 
@@ -255,6 +255,21 @@ class Processes(Runtime):
         self._retiring = [concerned(copies, [*a, *c]) for a, c in zip(asking, counting, strict=True)]
         self._forgetting = [concerned(copies, names) for names in here]
 
+        # Replicas of the whole model, each of them on one worker: that one can tell when an instance is done.
+        homes = {(c.number, hosts[name]) for name, c in copies.items()}
+        counts = {c.count for c in copies.values()}
+        whole = concerned(copies, self._inner) is not None and len(counts) == 1
+        self._whole = whole and len(homes) == counts.pop() and not any(hosts[n] < len(here) for n in self._entrances)
+        self._brief = self._whole and not any(
+            self._announce.wants_of(kind, trained=False) for kind in (Return, Forward, Backward)
+        )
+        self.controller.parts = len(homes) if self._whole else 1
+        self._homes = dict(homes)
+        self._ways = {
+            port: [self._wiring.forward[End(name, i)] for i in range(len(nodes[name].outputs))]
+            for name, port in self._entrances.items()
+        }
+
     def _be_worker(self, number: int, parent: int) -> None:
         """In the new process: work until told to end."""
         make_quiet()
@@ -275,6 +290,8 @@ class Processes(Runtime):
             pulse=self._pulse[number],
             parent=parent,
             clock=self.clock,
+            whole=self._whole,
+            brief=self._brief,
             **self._limits,
         )
         if self._threads == 1:
@@ -323,8 +340,12 @@ class Processes(Runtime):
     # -- to the workers
 
     def _post(self, port: int, messages: Messages) -> None:
+        end = self._ends[port]
+        if self._brief:  # all are for one replica
+            number = int(messages.states.columns[0, 0]) % self.controller.parts
+            end = self._ways[port][number]
         try:
-            self._on(self._ends[port], Direction.FORWARD, messages)
+            self._on(end, Direction.FORWARD, messages)
         except TransportError as error:
             raise DataError(f"input '{self.graph.inputs[port].name}': {error}") from error
 
@@ -359,6 +380,15 @@ class Processes(Runtime):
         for number in range(len(self._pids)):
             self._send(number, note)
 
+    def _launch(self, due: Mapping[int, int]) -> None:
+        if self._whole:
+            parts: dict[int, list[int]] = {}
+            for number in due:
+                parts.setdefault(self._homes[number % self.controller.parts], []).append(number)
+            for worker, numbers in parts.items():
+                arrays = {"instances": np.array(numbers), "due": np.array([due[n] for n in numbers])}
+                self._send(worker, Note(Kind.LAUNCH, {}, arrays))
+
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         if self._front is not None:
             self._front.shelve(structures)
@@ -370,7 +400,10 @@ class Processes(Runtime):
                 self._send(number, structure_note(some))
 
     def _retire(self, instances: Column, train: bool) -> None:
-        self._tell_of(Kind.RETIRE, instances, self._retiring, train)
+        if not train:
+            self._tell_of(Kind.RETIRE, instances, self._structured)
+        elif not self._whole:  # those know already
+            self._tell_of(Kind.RETIRE, instances, self._retiring, train)
 
     def _forget(self, instances: Column) -> None:
         self._tell_of(Kind.FORGET, instances, self._forgetting)
@@ -469,6 +502,12 @@ class Processes(Runtime):
             self._heard, self._judged = time.monotonic(), True
             self._open_places()  # a wave is half way round: the next one may follow
             self.controller.report(report_of(note))
+        elif note.kind == Kind.DONE:
+            self._heard = time.monotonic()
+            done, reports = done_of(note)
+            for report in reports:
+                self.controller.report(report)
+            self.controller.done(done)
         elif note.kind == Kind.EQUAL:
             self._heard = time.monotonic()
             self._equal_after[note.data["group"]] = note.data["ended"]

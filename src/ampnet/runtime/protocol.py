@@ -1,13 +1,14 @@
 """Protocol: what the controller and its worker processes say to one another besides batches of messages.
 
-    to workers       STRUCTURE  arrays of instances about to be pumped        RETIRE   instances that are done
+    to workers       LAUNCH     instances about to be pumped, and how many answers each waits for
+                     STRUCTURE  arrays of instances about to be pumped        RETIRE   instances that are done
                      FORGET     what is left of instances of an inference     FLUSH    a training stream is over
                      ABANDON    drop all that is in flight                    ASK      say how you are
                      SHOW       send what happened                            STOP     end
     among workers    TOKEN      what runs round the replicas of a node
     to controller    REPORT     what a loss has judged                        ERROR    a node failed
                      EVENTS     what happened, for the log; to SHOW           ANSWER   to ASK
-                     EQUAL      the replicas of a node are, after a stream
+                     EQUAL      the replicas of a node are, after a stream    DONE     instances that are answered
 
 A frame holds numbers, texts and arrays, nothing that would have to be unpickled. Messages carry, with the number of the
 port they are for, the number of the **era** they belong to: every ABANDON begins a new one, and what is still under way
@@ -17,7 +18,7 @@ from the one before is dropped wherever it arrives.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import IntEnum
 from typing import Any
@@ -47,11 +48,13 @@ class Kind(IntEnum):
     STOP = 7
     SHOW = 8
     TOKEN = 9
+    LAUNCH = 10
     REPORT = 11
     ERROR = 12
     EVENTS = 13
     ANSWER = 14
     EQUAL = 15
+    DONE = 16
 
 
 class Ports:
@@ -132,6 +135,41 @@ def report_note(report: Report, era: int) -> Note:
         "metrics": list(report.metrics),
     }
     return Note(Kind.REPORT, data, arrays)
+
+
+def done_note(instances: Sequence[int], reports: Sequence[Report], era: int) -> Note:
+    """Training instances that are answered, and what losses have judged meanwhile, in few arrays."""
+    arrays: dict[str, Any] = {"done": np.array(instances, dtype=np.int64)}
+    kinds: dict[tuple[Any, ...], list[Report]] = {}
+    for report in reports:
+        kinds.setdefault((report.node, report.labelled, *report.metrics), []).append(report)
+    for i, some in enumerate(kinds.values()):
+        arrays[f"at{i}"] = np.concatenate([r.states.column("instance") for r in some])
+        columns = [[r.loss, torch.from_numpy(r.rows), *r.metrics.values()] for r in some]
+        arrays[f"numbers{i}"] = torch.cat([torch.stack([c.to(torch.float64) for c in one]) for one in columns], 1)
+        starts = np.cumsum([0, *(len(r.states) for r in some)])
+        arrays[f"skipped{i}"] = np.concatenate([r.skipped + at for r, at in zip(some, starts, strict=False)])
+    return Note(Kind.DONE, {"era": era, "kinds": list(kinds)}, arrays)
+
+
+def done_of(note: Note) -> tuple[Column, list[Report]]:
+    """The instances, and the reports."""
+    reports = []
+    for i, (node, labelled, *metrics) in enumerate(note.data["kinds"]):
+        at, numbers = np.asarray(note.arrays[f"at{i}"]), torch.as_tensor(note.arrays[f"numbers{i}"])
+        reports.append(
+            Report(
+                node,
+                States.trusted(("instance",), at.reshape(1, -1)),
+                True,
+                numbers[0],
+                {name: numbers[2 + j] for j, name in enumerate(metrics)},
+                numbers[1].to(torch.int64).numpy(),
+                skipped=np.asarray(note.arrays[f"skipped{i}"]),
+                labelled=labelled,
+            )
+        )
+    return np.asarray(note.arrays["done"]), reports
 
 
 def report_of(note: Note) -> Report:
