@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ampnet.data import babi15
 from ampnet.lang.spaces import Edges, Seq, Tree
 from ampnet.state import Ints
 
@@ -80,20 +81,8 @@ def deductions(
     Facts and their reverses are edges of four kinds; the individual in question is marked.
     """
     rng = np.random.default_rng((seed, 4))
-    individuals = nodes - species
     for _ in range(count):
-        place = rng.permutation(nodes)  # the numbers of nodes carry no meaning
-        kind = rng.integers(0, species, individuals)
-        fear = (np.arange(species) + rng.integers(1, species, size=species)) % species
-        a = place[np.arange(nodes)]
-        b = place[individuals + np.concatenate((kind, fear))]
-        fact = np.repeat([0, 1], [individuals, species])
-        asked = int(rng.integers(individuals))
-        x = np.zeros((nodes, hidden), dtype=np.float32)
-        x[place[asked], 0] = 1
-        graph = Seq(x=torch.from_numpy(x))
-        edges = Edges(graph, np.concatenate((a, b)), np.concatenate((b, a)), kind=np.concatenate((fact, fact + 2)))
-        yield graph, edges, torch.tensor(int(place[individuals + fear[kind[asked]]]))
+        yield babi15.arguments(babi15.drawn(rng, nodes, species), hidden)
 
 
 def permutations(

@@ -14,10 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from ampnet.data.dataset import Dataset, Split
+from ampnet.data.entry import Entry
 from ampnet.errors import DataError
+from ampnet.lang.spaces import Seq
 from ampnet.state import Ints
 
 OPERATIONS = ("mean", "alternate", "range", "length")
@@ -36,6 +42,22 @@ class Sequences:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, i: int) -> Digits:
+        return Digits(self.tokens[i, : int(self.lengths[i])], int(self.labels[i]))
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """One sequence: ``tokens``, an operation and its digits, and the result."""
+
+    tokens: Ints
+    label: int
+
+
+def arguments(record: Digits) -> tuple[Seq, Tensor]:
+    """For `ListReduction`."""
+    return Seq(torch.from_numpy(record.tokens)), torch.tensor(record.label)
 
 
 def generate(count: int, seed: int) -> Sequences:
@@ -86,3 +108,19 @@ def buckets(data: Sequences, size: int, rng: np.random.Generator | None = None) 
     order = rng.permutation(len(groups)) if rng is not None else range(len(groups))
     for i in order:
         yield groups[i]
+
+
+def read(folder: Path | None = None, seed: int = 0, train: int = 100_000, valid: int = 10_000) -> Dataset[Digits]:
+    """Both splits. Training has an even seed and validation an odd one, so that no two runs share data across them."""
+    parts = {"train": generate(train, 2 * seed), "valid": generate(valid, 2 * seed + 1)}
+    splits = {name: Split(f"list-reduction {name}", data.__getitem__, len(data)) for name, data in parts.items()}
+    return Dataset("list-reduction", splits, arguments)
+
+
+ENTRY = Entry(
+    name="list-reduction",
+    about="an operation and up to nine digits, and the result modulo 10",
+    read=read,
+    counts={"train": 100_000, "valid": 10_000},
+    licence="generated",
+)

@@ -1,0 +1,34 @@
+"""The catalogue: every data set by name, each as its own module describes it."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from ampnet.data import babi15, babi15_symbolic, babi15_text, list_reduction, mnist, qm9, sst, word_vectors
+from ampnet.data.entry import Entry
+from ampnet.errors import DataError
+
+ENTRIES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        mnist.ENTRY,
+        list_reduction.ENTRY,
+        sst.ENTRY,
+        word_vectors.GLOVE,
+        word_vectors.WORDVEC300,
+        babi15.ENTRY,
+        babi15_text.EN,
+        babi15_text.EN_10K,
+        babi15_symbolic.ENTRY,
+        qm9.ENTRY,
+    )
+}
+
+
+def entry_of(name: str) -> Entry:
+    """The entry of that name."""
+    if name in ENTRIES:
+        return ENTRIES[name]
+    near = get_close_matches(name, ENTRIES, n=1)
+    remedy = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(ENTRIES)}"
+    raise DataError(f"there is no data set '{name}'; {remedy}")

@@ -1,0 +1,103 @@
+"""Where data sets are looked for. The first place that has a file of a data set is where it is read from.
+
+    1  the folder that was given          --data-dir, or load(..., data_dir=...)
+    2  $AMPNET_DATA
+    3  ../shared/data                     beside the current folder, then beside the checkout of this repository
+    4  $XDG_CACHE_HOME/ampnet             or ~/.cache/ampnet; `ampnet data get` puts them here
+
+Every data set has a folder of its own in there (`mnist/`, `sst/`, ...). Files of one data set are never taken from two
+places: a folder that lacks some of them is an error, not a reason to look further.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ampnet.data.dataset import Dataset
+from ampnet.data.entry import Entry
+from ampnet.data.files import BadFile, find
+from ampnet.errors import DataError
+
+SHARED = Path("../shared/data")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder of data sets, and why it is looked at."""
+
+    path: Path
+    why: str
+
+
+def cache() -> Path:
+    """The folder that `ampnet data get` fills."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ampnet"
+
+
+def places(data_dir: str | Path | None = None) -> list[Place]:
+    """All places, in the order in which they are looked at; each only once."""
+    out = []
+    if data_dir is not None:
+        out.append(Place(Path(data_dir), "--data-dir"))
+    if given := os.environ.get("AMPNET_DATA"):
+        out.append(Place(Path(given), "$AMPNET_DATA"))
+    out.append(Place(SHARED, "beside the current folder"))
+    checkout = Path(__file__).parents[3]
+    if (checkout / "pyproject.toml").is_file():
+        out.append(Place(checkout.parent / SHARED.relative_to(".."), "beside the checkout"))
+    out.append(Place(cache(), "cache"))
+    once: dict[Path, Place] = {}
+    for place in out:
+        once.setdefault(place.path.resolve(), place)
+    return list(once.values())
+
+
+def missing(entry: Entry, folder: Path) -> list[str]:
+    """The files that a folder lacks."""
+    return [file.path for file in entry.files if find(folder, file.path) is None]
+
+
+def locate(entry: Entry, data_dir: str | Path | None = None) -> Path | None:
+    """The folder of a data set in the first place that has a file of it; None: nowhere."""
+    for place in places(data_dir):
+        folder = place.path / entry.folder
+        if len(missing(entry, folder)) < len(entry.files):
+            return folder
+    return None
+
+
+def read(entry: Entry, data_dir: str | Path | None = None, **options: Any) -> Dataset[Any]:
+    """Find and read a data set."""
+    if not entry.files:
+        return entry.read(None, **options)
+    folder = locate(entry, data_dir)
+    if folder is None:
+        looked = ", ".join(str(place.path / entry.folder) for place in places(data_dir))
+        raise DataError(f"{entry.name}: not found in {looked}; {entry.remedy}")
+    try:
+        return read_folder(entry, folder, **options)
+    except BadFile as error:
+        raise DataError(entry.complaint(error)) from error
+
+
+def read_folder(entry: Entry, folder: Path, **options: Any) -> Dataset[Any]:
+    """Read a data set from its folder, and count its records: a text that lacks its last lines looks whole.
+
+    What is wrong is a `BadFile`.
+    """
+    if lacking := missing(entry, folder):
+        raise BadFile(f"{folder} lacks {', '.join(lacking)}")
+    try:
+        data = entry.read(folder, **options)
+    except OSError as error:
+        raise BadFile(str(error)) from error
+    for split, wanted in entry.counts.items():
+        if len(data.splits[split]) != wanted:
+            raise BadFile(
+                f"{folder}, split '{split}': it has {len(data.splits[split]):,} records, there must be {wanted:,}; a "
+                f"file was cut, or is another edition"
+            )
+    return data
