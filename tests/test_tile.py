@@ -18,6 +18,7 @@ from ampnet.data import generated
 from ampnet.lang import Compiled, compile
 from ampnet.models import Mlp
 from ampnet.nodes import Cond, Isu, Linear, Loss, Phi, Relu
+from ampnet.replicas.replicate import replicate
 from ampnet.runtime.placement import place
 from ampnet.testing import assert_close, graph_gradients
 
@@ -265,12 +266,22 @@ def test_explain_shows_one_value_in_tiles(by: By) -> None:
 
 def test_explain_shows_one_value_in_replicas() -> None:
     graph, _ = mlp()
-    node = graph.nodes.pop("hidden_0")
-    graph.nodes |= {"hidden_0#1": node, "hidden_0#2": Linear(12, 12)}
-    graph.edges, graph.inputs = [], []
-    graph.nodes.pop("loss")
-    shown = graph.explain()
-    assert "Linear 12→12 + relu × 2 replicas" in shown and "\nloss" not in shown
+    replicate(graph, "hidden_0", 2)
+    (line,) = (line for line in graph.explain().splitlines() if line.startswith("hidden_0 "))
+    assert "Linear 12→12 + relu × 2 replicas" in line and "mlp.py" in line
+
+
+@ways
+@pytest.mark.parametrize("first", ["tiles", "replicas"])
+def test_tiles_beside_replicas(by: By, first: str) -> None:
+    graph, data = chain(), instances(rows())
+    steps = [lambda: tile(graph, "fc", 2, by=by), lambda: replicate(graph, "first", 2)]
+    for step in steps if first == "tiles" else reversed(steps):
+        step()
+    assert_close(graph_gradients(graph, data, max_active_keys=4), graph_gradients(chain(), data))
+    for name in ("first", "first#2"):
+        with pytest.raises(GraphError, match="a Linear is one or the other"):
+            tile(graph, name, 2)
 
 
 def test_tiles_land_on_different_workers() -> None:
@@ -318,10 +329,6 @@ def test_what_cannot_be_tiled_is_refused() -> None:
     graph.add("tied", Linear(tied))
     with pytest.raises(GraphError, match="'fc' shares a parameter with 'tied'"):
         tile(graph, "fc", 2)
-    graph = chain()
-    graph.nodes["fc#1"] = graph.nodes["fc"]
-    with pytest.raises(GraphError, match="is a replica"):
-        tile(graph, "fc#1", 2)
     graph = chain()
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(5, 4))
     graph.nodes["fc"] = Linear(normed)

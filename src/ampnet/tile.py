@@ -126,12 +126,12 @@ def _linear(graph: Graph, name: str) -> tuple[Linear, nn.Linear]:
     linears = [other for other, node in graph.nodes.items() if type(node) is Linear]
     known = f"there are the Linears {', '.join(linears)}" if linears else "there is no Linear"
     node = graph.nodes.get(name)
+    if "#" in name or f"{name}#1" in graph.nodes:
+        raise GraphError([f"'{name}' is replicated, and replicas cannot be tiled; a Linear is one or the other"])
     if node is None:
         raise GraphError([f"no node is called '{name}', so it cannot be tiled; {known}"])
     if type(node) is not Linear or not isinstance(node.module, nn.Linear):
         raise GraphError([f"'{name}' is a {node.describe()}, and only a Linear can be tiled; {known}"])
-    if "#" in name:
-        raise GraphError([f"'{name}' is a replica; tile the Linear first"])
     if not set(node.parameters) <= {"weight", "bias"}:
         raise GraphError([f"'{name}' has the parameters {', '.join(node.parameters)}; a tile has weight and bias only"])
     for other, node_of in graph.parameterised().items():
