@@ -230,6 +230,25 @@ def test_instances_of_an_update_that_waited(reason: str, runtime: str) -> None:
         assert all(f"({reason}) counts" in sentence and "retired" in sentence for sentence in found)
 
 
+@pytest.mark.parametrize("runtime", ["inline", "processes"])
+def test_gradients_given_before_their_instance_retires_count_as_one(runtime: str) -> None:
+    """The instances of those that stay may retire before the next gradient comes."""
+    script = begun(unit="instances", sync="gradients", by_instance=False)
+    script.events.clear()
+    script.begin(runtime=runtime)
+    trained(script, 0, 1, 2)
+    for node in script.members:
+        script.update(node, 1, "together")
+    script.round()
+    script.retire(0, 1, 2)
+    trained(script, 3)
+    script.retire(3)
+    for node in script.members:
+        script.update(node, 4, "together")
+    script.round()
+    assert said(script.end()) == []
+
+
 def test_an_update_that_waited_may_come_before_the_retirement_is_told() -> None:
     script = begun(unit="instances")
     trained(script, 0, 2, 4)

@@ -99,7 +99,7 @@ class UpdateRule(Rule):
         node = event.node
         unit, frequency = self._policy.get(node, ("", 0))
         before = self._gradients[node]
-        if not before:
+        if not before and node not in self._loose:
             self._retired_at[node] = self._retired_for(node)
         retired = self._since(node)
         self._gradients[node] += event.gradients
@@ -164,10 +164,11 @@ class UpdateRule(Rule):
     def _agrees(self, event: Updated) -> bool:
         """Whether an update that counts instances fits to the retirements told so far."""
         since = self._since(event.node)
+        some = max(1, since)  # gradients without a retirement: of the next epoch's first instances
         if event.reason in ("late", "together") or event.node in self._loose:
-            fits = event.count <= since
+            fits = event.count <= some
         elif event.reason == "flush":
-            fits = event.count == max(1, since)  # gradients of the next epoch's first instances may be in it
+            fits = event.count == some
         else:
             fits = event.count == since
         return fits and (event.reason != "full" or event.count >= event.frequency)
@@ -184,7 +185,8 @@ class UpdateRule(Rule):
 
     def _check_apart(self, event: Updated) -> None:
         node = event.node
-        self._counted[node] += event.count
+        alone = event.count == 1 and event.reason in ("flush", "together")  # maybe of an instance yet to retire
+        self._counted[node] += 0 if alone else event.count
         if self._counted[node] > self._retired_for(node) and event.reason != "flush":
             self._wrong(event, f"with those before it, {self._counted[node]}; {self._retired_for(node)} have retired")
         elif event.reason == "full" and event.count < event.frequency:
