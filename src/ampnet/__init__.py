@@ -22,6 +22,8 @@ from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream, StreamStats, feed
 from ampnet.lang import Edges, Model, Seq, Tree, compile
 from ampnet.message import Messages
+from ampnet.replicas.replicate import Replicate, replicate
+from ampnet.replicas.sync import Sync
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.state import States
@@ -45,6 +47,7 @@ __all__ = [
     "PairingError",
     "PayloadError",
     "Processes",
+    "Replicate",
     "Seq",
     "StallError",
     "StateError",
@@ -52,11 +55,13 @@ __all__ = [
     "Stream",
     "StreamStats",
     "Structure",
+    "Sync",
     "Tree",
     "Update",
     "WorkerDied",
     "__version__",
     "compile",
     "feed",
+    "replicate",
     "tile",
 ]

@@ -1,4 +1,5 @@
-"""Options of the command line that say where nodes run: ``--workers N|auto``, ``--affinity FILE|auto``, ``--pin``.
+"""Options of the command line that say where nodes run: ``--workers N|auto``, ``--affinity FILE|auto``, ``--pin``, and
+which are replicated.
 
 The file is a JSON object, nodes by name or pattern and the number of their worker. What is wrong with it is said before
 any work starts, with the file and the entry:
@@ -8,6 +9,7 @@ any work starts, with the file and the entry:
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections.abc import Mapping
@@ -24,6 +26,14 @@ Affinity = Mapping[str, int] | Literal["auto"]
 def number(text: str) -> int | Literal["auto"]:
     """How many workers."""
     return "auto" if text == "auto" else whole(1)(text)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names of nodes, parted by commas."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise argparse.ArgumentTypeError("no name in it; write nodes like cell,embedding")
+    return found
 
 
 def file(text: str) -> Path | Literal["auto"]:
@@ -61,7 +71,8 @@ def _read(path: Path, graph: Graph, workers: int) -> dict[str, int]:
         if isinstance(worker, bool) or not isinstance(worker, int) or not 0 <= worker < workers:
             there = f"there are {workers}, numbered from 0"
             raise ValueError(f', entry "{name}": {json.dumps(worker)} is no worker; {there}')
-        if not any(name == node or fnmatchcase(node, name) for node in graph.nodes):
+        known = {*graph.nodes, *map(graph.called, graph.nodes)}
+        if not any(name == node or fnmatchcase(node, name) for node in known):
             raise ValueError(f', entry "{name}": no node is called that; there are {", ".join(graph.nodes)}')
     return found
 

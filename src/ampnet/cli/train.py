@@ -29,14 +29,20 @@ from ampnet.cli.progress import Facts, make_display
 from ampnet.cli.report import duration, report, summary, write_json
 from ampnet.controller import Progress
 from ampnet.data.list_reduction import generate
+from ampnet.errors import GraphError
 from ampnet.events.log import Listener, LogWriter
 from ampnet.events.perfetto import PerfettoWriter
+from ampnet.events.replicas import ReplicaMeter
 from ampnet.events.report.drawing import drawing_of
 from ampnet.events.staleness import StalenessMeter
 from ampnet.fit import FitInterrupted, fit
 from ampnet.graph import Graph
+from ampnet.lang import Compiled
 from ampnet.models import list_reduction
 from ampnet.nodes.loss import Loss
+from ampnet.replicas.auto import suggest
+from ampnet.replicas.replicate import ROUTES, replicate
+from ampnet.replicas.sync import KINDS, Sync, When
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
@@ -89,23 +95,38 @@ class Settings:
     """Which weights a backward sees."""
     barrier: bool = False
     """Let each stream end before the next begins."""
-    workers: int | Literal["auto"] = 1
-    """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them."""
+    workers: int | Literal["auto"] | None = None
+    """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them; None: one
+    for each replica."""
     affinity: Mapping[str, int] | Literal["auto"] = "auto"
     """The worker of nodes, by name or pattern; nodes that it does not name are placed by what they cost."""
     pin: bool = False
     """Keep each worker on a core of its own."""
     threads: int = 1
     """Torch threads, of each worker."""
+    replicas: int | Literal["auto"] = 1
+    """Copies of the model, or of a part of it; "auto": as many as cores and the controller can keep busy."""
+    replicate: tuple[str, ...] | None = None
+    """The nodes to make copies of, by name or pattern; None: the whole model."""
+    route: str = "shortest"
+    """How messages, or whole instances, are shared out among replicas."""
+    sync: When = "shared"
+    """How replicas are kept together."""
+    sync_every: int = 100
+    """Updates between two synchronisations, where the policy counts them."""
+    sync_optimizer: Literal["average", "keep"] = "average"
+    """What becomes of what the replicas' optimizers remember."""
     on_nan: Literal["stop", "skip"] = "stop"
     """What to do when a loss is not finite."""
 
     def complete(self) -> Settings:
         """The same with nothing left open: instances of single sequences need many in flight, and in an update."""
         frequency = max(1, 100 // self.bucket) if self.count == "instances" else 1
+        replicas = 1 if self.replicas == "auto" else self.replicas
         return replace(
             self,
-            max_active_keys=self.max_active_keys or max(1, 400 // self.bucket),
+            workers=replicas if self.workers is None else self.workers,
+            max_active_keys=self.max_active_keys or max(1, 400 // self.bucket) * max(1, -(-replicas // 2)),
             min_update_frequency=self.min_update_frequency or frequency,
         )
 
@@ -132,7 +153,7 @@ def _add_options(parser: Parser) -> None:
 
     number: dict[str, Any] = {"type": whole(1), "metavar": "N"}
     keys = "instances in flight at most; 1 trains without asynchrony"
-    add("--max-active-keys", keys, "4; 400 for single sequences", **number)
+    add("--max-active-keys", keys, "4, with replicas 2 for each; for single sequences 100 x as many", **number)
     add("--min-update-frequency", "gradients that make an update of a node", "as many as hold 100 sequences", **number)
     add("--count", "what counts as one gradient", choices=("messages", "instances"))
     add("--epochs", "epochs at most", **number)
@@ -153,7 +174,18 @@ def _add_options(parser: Parser) -> None:
     add("--weights", "which weights a backward sees: today's, or its forward's", choices=("current", "stash"))
     add("--barrier", "let each stream end before the next begins", "off", action="store_true")
     workers = "worker processes; 1: all in this one; auto: one for each core, if there are nodes for them"
-    add("--workers", workers, type=placing.number, metavar="N|auto")
+    add("--workers", workers, "one for each replica", type=placing.number, metavar="N|auto")
+    replicas = "copies of the model, on workers of their own; auto: by cores and by what nodes cost"
+    add("--replicas", replicas, type=placing.number, metavar="N|auto")
+    nodes = "make copies of these nodes only, by name or pattern: --replicate cell,embedding"
+    add("--replicate", nodes, "the whole model", type=placing.names, metavar="NAMES")
+    route = "how instances (of single nodes: messages) are shared out among replicas"
+    add("--route", route, choices=ROUTES)
+    sync = "how replicas are kept together: shared weights, means of weights now and then, or of all gradients"
+    add("--sync", sync, choices=KINDS)
+    add("--sync-every", "updates between two means, with --sync updates or ring", **number)
+    optimizer = "what becomes of what the optimizers of replicas remember"
+    add("--sync-optimizer", optimizer, choices=("average", "keep"))
     affinity = 'the worker of nodes: a JSON file like {"embedding": 0, "cell*": 1}; auto: by what they cost'
     add("--affinity", affinity, type=placing.file, metavar="FILE|auto")
     add("--pin", "keep each worker on a core of its own", "off", action="store_true")
@@ -173,16 +205,55 @@ def run(args: argparse.Namespace) -> int:
     for option, path in (("--json", args.json), ("--log", args.log), ("--trace", args.trace)):
         if path is not None and taken.setdefault(path.resolve(), option) != option:
             args.parser.error(f"{option}: the same file as {taken[path.resolve()]}; give another one")
-    if args.workers == 1:
+    if args.workers == 1 or (args.workers is None and args.replicas == 1):
         for option, given in (("--affinity", args.affinity != "auto"), ("--pin", args.pin)):
             if given:
                 args.parser.error(f"{option}: there are no worker processes; give --workers 2 or more")
-    if args.workers == "auto" or args.affinity != "auto":
-        graph = list_reduction.build(args.hidden, args.seed)
-        args.workers, args.affinity = placing.settle(args.parser, graph, args.workers, args.affinity)
-    settings = Settings(**{item.name: getattr(args, item.name) for item in fields(Settings)}).complete()
+    if args.replicas == 1:
+        for option in ("--replicate", "--route", "--sync", "--sync-every", "--sync-optimizer"):
+            name = option[2:].replace("-", "_")
+            if getattr(args, name) != getattr(DEFAULTS, name):
+                args.parser.error(f"{option}: there is one replica; give --replicas 2 or more, or auto")
+    settings = Settings(**{item.name: getattr(args, item.name) for item in fields(Settings)})
+    if settings.replicas == "auto":
+        settings = replace(settings, replicas=_suggested(settings, args.quiet))
+    settings = settings.complete()
+    if args.workers == "auto" or args.affinity != "auto" or args.replicate is not None:
+        try:
+            graph = _build(settings)
+        except GraphError as error:
+            args.parser.error(f"--replicate: {error.faults[0]}")
+        workers, affinity = placing.settle(args.parser, graph, settings.workers or 1, args.affinity)
+        settings = replace(settings, workers=workers, affinity=affinity)
     with _files(args.log, args.trace) as listeners:
         return train_list_reduction(settings, json=args.json, quiet=args.quiet, listeners=listeners)
+
+
+def _build(settings: Settings) -> Compiled:
+    """The graph, with its replicas."""
+    graph = list_reduction.build(settings.hidden, settings.seed)
+    if isinstance(settings.replicas, int) and settings.replicas > 1:
+        sync = Sync(settings.sync, settings.sync_every, settings.sync_optimizer)
+        replicate(graph, settings.replicate, settings.replicas, route=settings.route, sync=sync)  # type: ignore[arg-type]
+    return graph
+
+
+def _suggested(settings: Settings, quiet: bool) -> int:
+    """How many replicas to make."""
+    graph = list_reduction.build(settings.hidden, settings.seed)
+    data = generate(32 * settings.bucket, 2 * settings.seed)
+    torch.set_num_threads(settings.threads)
+    cores = len(os.sched_getaffinity(0))
+    found = suggest(
+        graph, list_reduction.instances(graph, data, settings.bucket), cores, enough_rows=settings.enough_rows
+    )
+    if not quiet:
+        print(
+            f"replicas: {found.replicas}, for {cores} cores; an instance takes {1e3 * found.work:.1f} ms of work and "
+            f"{1e3 * found.controller:.1f} ms of the controller's",
+            flush=True,
+        )
+    return found.replicas
 
 
 def train_list_reduction(
@@ -191,8 +262,9 @@ def train_list_reduction(
     """Train, show, report; returns the exit code."""
     torch.set_num_threads(settings.threads)
     meter = StalenessMeter()
-    graph = list_reduction.build(settings.hidden, settings.seed)
-    runtime = make_runtime(graph, settings, (meter, *listeners))
+    graph = _build(settings)
+    replicas = ReplicaMeter() if graph.replicas else None
+    runtime = make_runtime(graph, settings, (meter, *([replicas] if replicas is not None else []), *listeners))
     if listeners:
         runtime.settings |= {"workload": "list-reduction", "graph": drawing_of(graph)}  # for reports
     turns = [listener.turn for listener in listeners if isinstance(listener, PerfettoWriter)]
@@ -227,11 +299,11 @@ def train_list_reduction(
         # A Ctrl-C that came when nothing was left to cut short has interrupted nothing.
         interrupted = ctrl_c.asked and not result.reached and result.epochs < settings.epochs
     if json is not None:
-        data = report("list-reduction", result, meter, asdict(settings), interrupted=interrupted)
+        data = report("list-reduction", result, meter, asdict(settings), interrupted=interrupted, replicas=replicas)
         write_json(json, data)
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
-    display.say(summary("list-reduction", "sequences", result, meter))
+    display.say(summary("list-reduction", "sequences", result, meter, replicas))
     if interrupted:
         return INTERRUPTED
     return REACHED if result.reached or settings.target is None else NOT_REACHED

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from ampnet.lang.symbols import Symbol
 from ampnet.lang.trace import Plan, Proto, Pump, Trace, current, meta
 from ampnet.nodes import Group, Rows, Ungroup
 from ampnet.nodes.program import moved
+from ampnet.replicas.replicate import Replicate, replicate
 from ampnet.state import Ints, States
 from ampnet.structure import Shelf, Structure
 
@@ -47,15 +48,26 @@ def compile(
     fuse_choice: bool = False,
     fuse_loops: bool = True,
     fuse_rows: bool = True,
+    replicas: int | Mapping[str, int | Replicate] | Replicate = 1,
 ) -> Compiled:
     """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes.
 
     The switches leave out a pass each, or take it in (see `ampnet.lang.passes`); none of them changes a gradient.
     ``fuse_choice`` is off unless asked for: layers of a choice that are one node are also counted, averaged and clipped
     as one.
+
+    ``replicas``: so many copies of the whole model; or ``{"cell": 4}``, copies of what single modules of the model do,
+    by their names in it (a pattern: of all that match, together). `Replicate` says how messages are shared out and how
+    copies are kept together.
     """
     trace = traced(model, example)
-    return Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)
+    graph = Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)
+    wanted: Mapping[str | None, int | Replicate]
+    wanted = {None: replicas} if isinstance(replicas, int | Replicate) else dict(replicas)
+    for name, how in wanted.items():
+        given = Replicate(how) if isinstance(how, int) else how
+        replicate(graph, name and name.replace(".", "_"), given.n, route=given.route, sync=given.sync)
+    return graph
 
 
 def traced(model: nn.Module, example: Sequence[Any]) -> Trace:

@@ -49,6 +49,18 @@ Route = Literal["instance", "position", "round-robin", "shortest"] | Callable[..
 ROUTES = ("instance", "position", "round-robin", "shortest")
 
 
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """How many copies to make of something, and how: the arguments of `replicate`."""
+
+    n: int
+    """Copies."""
+    route: Route = "instance"
+    """How messages are shared out."""
+    sync: Sync | str = "epoch"
+    """How copies are kept together."""
+
+
 def replicate(
     graph: Graph,
     nodes: str | Iterable[str] | None,

@@ -107,6 +107,8 @@ class Trial:
     def __init__(self, graph: Graph, **settings: Any) -> None:
         self.graph, self.settings = graph, settings
         self.costs = Costs()
+        self.instances = 0
+        """How many instances the costs are of."""
 
     def run(self, instances: Sequence[Instance]) -> Costs:
         from ampnet.runtime.inline import Inline
@@ -119,7 +121,7 @@ class Trial:
                 self.costs = Costs()
                 began = time.perf_counter()
                 while time.perf_counter() - began < _SECONDS:
-                    runtime.train(instances)
+                    self.instances += runtime.train(instances).instances
         finally:
             for name, node in self.graph.parameterised().items():
                 node.updater.adopt(policies[name])
