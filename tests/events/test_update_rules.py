@@ -192,7 +192,7 @@ def test_a_synchronisation_raises_the_version_where_weights_moved() -> None:
 
 
 @pytest.mark.parametrize(("runtime", "wrong"), [("inline", "1 retired since the one before"),
-                                                ("processes", "with those before it, 2; 1 have retired")])  # fmt: skip
+                                                ("processes", "with those before it, 2; 1 were pumped")])  # fmt: skip
 def test_a_replica_counts_its_own_instances(runtime: str, wrong: str) -> None:
     for by_instance, count in ((True, 1), (False, 2), (True, 2)):
         script = begun(unit="instances", by_instance=by_instance)
@@ -227,7 +227,31 @@ def test_instances_of_an_update_that_waited(reason: str, runtime: str) -> None:
         expected = bad if reason == "together" or counts[0] > 3 else 0
         found = said(script.end())
         assert len(found) == expected, (counts, found)
-        assert all(f"({reason}) counts" in sentence and "retired" in sentence for sentence in found)
+        words = "retired" if runtime == "inline" else "were pumped"
+        assert all(f"({reason}) counts" in sentence and words in sentence for sentence in found)
+
+
+def test_processes_count_no_more_instances_than_have_retired() -> None:
+    for by_instance in (True, False):
+        script = begun(unit="instances", by_instance=by_instance)
+        script.events.clear()
+        script.begin(runtime="processes")
+        trained(script, 0, 2)
+        script.retire(0, left=1)
+        script.update("cell#1", 2)
+        script.retire(2)
+        wrong = "node 'cell#1', update 1 (full) counts 2 instances; with those before it, 2; 1 have retired"
+        assert said(script.end()) == ([] if by_instance else [wrong])
+
+
+def test_a_worker_may_know_of_the_end_of_its_own_instances_before_the_controller() -> None:
+    script = begun(unit="instances")
+    script.events.clear()
+    script.begin(runtime="processes")
+    trained(script, 0, 2)
+    script.update("cell#1", 2)
+    script.retire(0, 2)
+    assert said(script.end()) == []
 
 
 @pytest.mark.parametrize("runtime", ["inline", "processes"])

@@ -26,7 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from ampnet.events.log import Backward, Begin, Epoch, Event, Rest, Retire, Synced, Updated
+from ampnet.events.log import Backward, Begin, Epoch, Event, Pump, Rest, Retire, Synced, Updated
 from ampnet.events.replicas import ReplicaGroup, groups_of
 from ampnet.events.rules import Rule, Violation
 
@@ -36,7 +36,8 @@ class UpdateRule(Rule):
 
     Where nodes are in processes of their own, they hear of retirements and of the end of an epoch later than the
     controller tells of them: then an update must not count more instances than have retired, and what is left over is
-    looked at when the run is over.
+    looked at when the run is over. A worker that has whole instances to itself may know of their end before the
+    controller does: then it must not count more than were pumped.
     """
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
@@ -46,6 +47,8 @@ class UpdateRule(Rule):
         self._retired = 0
         self._own: Counter[str] = Counter()
         """Instances retired that were one replica's alone."""
+        self._pumped: Counter[str] = Counter()
+        """Likewise, pumped."""
         self._replicas: dict[str, ReplicaGroup] = {}
         """The group of each node that is in one."""
         self._owners: list[tuple[str, ...]] = []
@@ -79,6 +82,8 @@ class UpdateRule(Rule):
                 self._updated(event)
             case Synced():
                 self._check_version(event)
+            case Pump(train=True):
+                self._count_own(self._pumped, event.instances)
             case Retire(train=True):
                 self._retire(event.instances)
             case Epoch(train=True) if not self._apart:
@@ -187,8 +192,10 @@ class UpdateRule(Rule):
         node = event.node
         alone = event.count == 1 and event.reason in ("flush", "together")  # maybe of an instance yet to retire
         self._counted[node] += 0 if alone else event.count
-        if self._counted[node] > self._retired_for(node) and event.reason != "flush":
-            self._wrong(event, f"with those before it, {self._counted[node]}; {self._retired_for(node)} have retired")
+        whole = node in self._replicas and self._replicas[node].by_instance
+        most, known = (self._pumped[node], "were pumped") if whole else (self._retired, "have retired")
+        if self._counted[node] > most and event.reason != "flush":
+            self._wrong(event, f"with those before it, {self._counted[node]}; {most} {known}")
         elif event.reason == "full" and event.count < event.frequency:
             self._wrong(event, f"a full one holds at least min_update_frequency={event.frequency}")
 
@@ -211,8 +218,7 @@ class UpdateRule(Rule):
     def _retire(self, instances: Sequence[int]) -> None:
         """Instances retired. The updates that this led to were told before it."""
         self._retired += len(instances)
-        for members in self._owners:
-            self._own.update(members[number % len(members)] for number in instances)
+        self._count_own(self._own, instances)
         for position, event in self._awaiting:
             if not self._agrees(event):
                 since = self._since(event.node)
@@ -222,6 +228,10 @@ class UpdateRule(Rule):
                     self._wrong(event, f"{since} retired since the one before", position)
             self._settle(event)
         self._awaiting.clear()
+
+    def _count_own(self, counts: Counter[str], instances: Sequence[int]) -> None:
+        for members in self._owners:
+            counts.update(members[number % len(members)] for number in instances)
 
     def _retired_for(self, node: str) -> int:
         """Instances retired that a node counts."""
