@@ -41,7 +41,7 @@ def read(folder: Path, fold: int = 1) -> Dataset[Deduction]:
         raise broken(path, f"byte {len(data):,} of its contents", fault)
     splits = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             for part in PARTS:
                 records = _deductions(path, archive, f"fold_{fold}/{part}/15")
                 splits[part] = Split(f"babi15-symbolic {part}", records.__getitem__, len(records))
@@ -53,7 +53,10 @@ def read(folder: Path, fold: int = 1) -> Dataset[Deduction]:
 def _text(path: Path, archive: tarfile.TarFile, name: str) -> list[str]:
     for spelt in (name, f"./{name}"):
         if spelt in archive.getnames() and (file := archive.extractfile(spelt)) is not None:
-            return file.read().decode("ascii", errors="replace").split("\n")
+            *whole, last = file.read().decode("ascii", errors="replace").split("\n")
+            if last:
+                raise broken(path, f"{name}, line {len(whole) + 1}", "the file ends in the middle of it")
+            return whole
     raise broken(path, name, "not in the archive")
 
 
@@ -67,7 +70,8 @@ def _deductions(path: Path, archive: tarfile.TarFile, stem: str) -> list[Deducti
     records: list[Deduction] = []
     edges: list[tuple[int, int, int]] = []
     questions: list[tuple[int, int]] = []
-    for number, line in enumerate(_text(path, archive, f"{stem}_graphs.txt"), start=1):
+    text = _text(path, archive, f"{stem}_graphs.txt")
+    for number, line in enumerate(text, start=1):
         pieces = line.split(" ")
         try:
             if line == "":
@@ -84,7 +88,7 @@ def _deductions(path: Path, archive: tarfile.TarFile, stem: str) -> list[Deducti
                 path, f"{stem}_graphs.txt, line {number}", f"not a fact, a question or the end of a graph ({error})"
             ) from error
     if edges or questions:
-        raise broken(path, f"{stem}_graphs.txt, line {number}", "the last graph has no end")
+        raise broken(path, f"{stem}_graphs.txt, line {len(text)}", "the last graph has no end")
     return records
 
 

@@ -54,15 +54,8 @@ def graph(record: Question) -> Deduction:
     nodes: dict[str, int] = {}
     facts = []
     for text in record.facts:
-        if match := FEAR.fullmatch(text):
-            a, b = (_singular(word) for word in match.groups())
-            fact = HAS_FEAR
-        elif match := KIND.fullmatch(text):
-            a, b = match[1].lower(), match[2]
-            fact = IS
-        else:
-            raise ValueError(f"{text!r} is neither 'X are afraid of Y.' nor 'X is a Y.'")
-        facts.append((nodes.setdefault(a, len(nodes)), fact, nodes.setdefault(b, len(nodes))))
+        a, kind, b = fact(text)
+        facts.append((nodes.setdefault(a, len(nodes)), kind, nodes.setdefault(b, len(nodes))))
     match = ASKED.fullmatch(record.question)
     asked = nodes.get(match[1].lower()) if match else None
     if asked is None or record.answer not in nodes:
@@ -73,8 +66,14 @@ def graph(record: Question) -> Deduction:
     return Deduction(len(nodes), table, asked, nodes[record.answer])
 
 
-def _singular(word: str) -> str:
-    return ONE.get(word.lower(), word.lower())
+def fact(text: str) -> tuple[str, int, str]:
+    """Who, `IS` or `HAS_FEAR`, and what: names in lower case and in the singular."""
+    if match := FEAR.fullmatch(text):
+        a, b = (ONE.get(word.lower(), word.lower()) for word in match.groups())
+        return a, HAS_FEAR, b
+    if match := KIND.fullmatch(text):
+        return match[1].lower(), IS, match[2]
+    raise ValueError(f"{text!r} is neither 'X are afraid of Y.' nor 'X is a Y.'")
 
 
 def arguments(record: Question) -> tuple[Seq, Edges, Tensor]:
@@ -94,7 +93,7 @@ def read(folder: Path, size: str) -> Dataset[Question]:
 def _questions(path: Path) -> Iterator[Question]:
     story: list[str] = []
     before = 0
-    told: dict[int, int] = {}  # the lines of the story that are facts
+    told: set[int] = set()  # the lines of the story that are facts
     for number, line in enumerate(lines(path), start=1):
         own, _, text = line.partition(" ")
         if not own.isdecimal() or int(own) not in (1, before + 1):
@@ -103,12 +102,13 @@ def _questions(path: Path) -> Iterator[Question]:
             )
         before = int(own)
         if before == 1:
-            story, told = [], {}
-        if "\t" not in text:
-            told[before] = len(story)
-            story.append(text)
-            continue
+            story, told = [], set()
         try:
+            if "\t" not in text:
+                fact(text)
+                told.add(before)
+                story.append(text)
+                continue
             question, answer, support = text.split("\t")
             record = Question(tuple(story), question.strip(), answer, tuple(map(int, support.split(" "))))
             if strange := [s for s in record.support if s not in told]:

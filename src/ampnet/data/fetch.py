@@ -142,6 +142,9 @@ def _part(entry: Entry, place: Path) -> Iterator[Path]:
 
 
 def _alive(pid: str) -> bool:
+    """Whether a process of that number works on this machine. Ours has only just begun."""
+    if pid == str(os.getpid()):
+        return False
     try:
         os.kill(int(pid), 0)
     except PermissionError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import lzma
-import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,17 +77,21 @@ def lines(path: Path, unit: str = "line") -> list[str]:
 def arrays(path: Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
     """Arrays of an npz file, by name. Nothing in it is unpickled."""
     out: dict[str, np.ndarray] = {}
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise broken(path, "", "not an npz file")
-            for name in fields:
-                if name not in file.files:
-                    raise broken(path, "", f"it has no field '{name}'; there are: {', '.join(file.files)}")
-                out[name] = file[name]
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
-        where = f"field '{fields[len(out)]}'" if out else ""
-        raise broken(path, where, f"cut short or damaged ({error})") from error
+    with path.open("rb") as raw:
+        try:
+            with np.load(raw, allow_pickle=False) as file:
+                if not isinstance(file, np.lib.npyio.NpzFile):
+                    raise broken(path, "", "not an npz file")
+                for name in fields:
+                    if name not in file.files:
+                        raise broken(path, "", f"it has no field '{name}'; there are: {', '.join(file.files)}")
+                    out[name] = file[name]
+        except BadFile:
+            raise
+        except Exception as error:  # damaged bytes make zipfile and numpy stumble in a dozen ways
+            where = f"field '{fields[len(out)]}'" if out else ""
+            what = " ".join(str(error).split()) or type(error).__name__
+            raise broken(path, where, f"cut short or damaged ({what})") from error
     return out
 
 

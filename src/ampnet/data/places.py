@@ -22,6 +22,8 @@ from ampnet.data.files import BadFile, find
 from ampnet.errors import DataError
 
 SHARED = Path("../shared/data")
+CHECKOUT = Path(__file__).parents[3]
+"""Of this repository, if the package runs from one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,8 @@ def places(data_dir: str | Path | None = None) -> list[Place]:
     if given := os.environ.get("AMPNET_DATA"):
         out.append(Place(Path(given), "$AMPNET_DATA"))
     out.append(Place(SHARED, "beside the current folder"))
-    checkout = Path(__file__).parents[3]
-    if (checkout / "pyproject.toml").is_file():
-        out.append(Place(checkout.parent / SHARED.relative_to(".."), "beside the checkout"))
+    if (CHECKOUT / "pyproject.toml").is_file():
+        out.append(Place(CHECKOUT.parent / SHARED.relative_to(".."), "beside the checkout"))
     out.append(Place(cache(), "cache"))
     once: dict[Path, Place] = {}
     for place in out:

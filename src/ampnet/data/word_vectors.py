@@ -82,7 +82,7 @@ def read(
         )
     wrong = np.flatnonzero(~np.isfinite(vectors).all(1))
     if len(wrong):
-        raise broken(path, f"word {wrong[0]} ({tokens[wrong[0]]!r})", "its vector has a number that is not finite")
+        raise broken(path, f"word {wrong[0]} ({str(tokens[wrong[0]])!r})", "its vector has a number that is not finite")
 
     def word(i: int) -> Word:
         return Word(str(tokens[i]), vectors[i].astype(np.float32) * scale if found[i] else None)
