@@ -237,9 +237,7 @@ class Controller:
                         f"stream '{opened.stream.name}': instance {number} has messages for input '{name}', which the "
                         f"graph does not have; it has {', '.join(self.inputs)}"
                     )
-            self._in_flight[number] = _InFlight(
-                opened, positions[number], instance.records, self._due(instance, train)
-            )
+            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, self._due(instance, train))
         if train:
             self._launch({number: self._in_flight[number].outstanding for number in batch})
         sent: list[tuple[int, Messages]] = []

@@ -36,9 +36,11 @@ from ampnet.errors import AmpnetError, NodeError
 from ampnet.events.log import Announcer, Backward, Forward, PortStates, Updated
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
+from ampnet.nodes.bcast import Bcast
 from ampnet.nodes.cond import Cond
 from ampnet.nodes.dispatch import Dispatch
 from ampnet.nodes.node import Direction, Node, Outputs, Report
+from ampnet.nodes.split import Split
 from ampnet.nodes.transform import Parameterised
 from ampnet.replicas.member import Member, Token
 from ampnet.schedule import Lane, Route, Schedule
@@ -83,7 +85,7 @@ class Worker:
     ) -> None:
         """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` the reports of losses.
 
-        ``hand`` gets tokens for replicas hosted elsewhere; ``over`` hears of groups that are equal after so many streams.
+        ``hand`` gets tokens for replicas hosted elsewhere; ``over`` hears that a group is equal after so many streams.
         """
         self.name, self.max_batch, self.enough_rows, self.clock = name, max_batch, enough_rows, clock
         self._announce = announce if announce is not None else Announcer()
@@ -449,8 +451,8 @@ class Worker:
 
 
 def _is_pumped(graph: Graph, wiring: Wiring, end: End) -> bool:
-    """Whether what comes from there was pumped, and at most sent a way by its state since."""
-    while end.node != CONTROLLER and isinstance(graph.nodes[end.node], Cond | Dispatch):
+    """Whether what comes from there was pumped, and since then at most sent a way, copied or cut."""
+    while end.node != CONTROLLER and isinstance(graph.nodes[end.node], Cond | Dispatch | Bcast | Split):
         end = wiring.backward[End(end.node, 0)]
     return end.node == CONTROLLER
 

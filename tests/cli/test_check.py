@@ -28,7 +28,7 @@ def log(written: list[str], tmp_path: Path) -> Path:
 
 def test_a_good_log(log: Path, written: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(log)]) == 0
-    assert capsys.readouterr().out == f"all promises kept: P1 P5 P6 P7 P8 P10 over {len(written):,} events\n"
+    assert capsys.readouterr().out == f"all promises kept: P1 P5 P6 P7 P8 P9 P10 over {len(written):,} events\n"
 
 
 def test_a_broken_promise_is_told_with_its_line(

@@ -14,7 +14,7 @@ from ampnet.cli.options import Parser, file_to_read
 from ampnet.errors import DataError, StateError
 from ampnet.events.log import Event, read_log
 
-CHECKED = ("P1", "P5", "P6", "P7", "P8", "P10")
+CHECKED = ("P1", "P5", "P6", "P7", "P8", "P9", "P10")
 """The promises that a log can show to be kept or broken."""
 
 

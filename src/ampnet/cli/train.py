@@ -96,8 +96,8 @@ class Settings:
     barrier: bool = False
     """Let each stream end before the next begins."""
     workers: int | Literal["auto"] | None = None
-    """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them; None: one
-    for each replica."""
+    """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them; None:
+    one for each replica."""
     affinity: Mapping[str, int] | Literal["auto"] = "auto"
     """The worker of nodes, by name or pattern; nodes that it does not name are placed by what they cost."""
     pin: bool = False
@@ -332,6 +332,7 @@ def make_runtime(graph: Graph, settings: Settings, listeners: tuple[Listener, ..
         "seed": settings.seed,
         "listeners": listeners,
     }
+    assert settings.workers is not None
     if settings.workers == 1:
         return Inline(graph, **common)
     workers = len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers

@@ -62,9 +62,8 @@ def compile(
     """
     trace = traced(model, example)
     graph = Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)
-    wanted: Mapping[str | None, int | Replicate]
-    wanted = {None: replicas} if isinstance(replicas, int | Replicate) else dict(replicas)
-    for name, how in wanted.items():
+    wanted = [(None, replicas)] if isinstance(replicas, int | Replicate) else list(replicas.items())
+    for name, how in wanted:
         given = Replicate(how) if isinstance(how, int) else how
         replicate(graph, name and name.replace(".", "_"), given.n, route=given.route, sync=given.sync)
     return graph

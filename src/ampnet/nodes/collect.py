@@ -1,9 +1,9 @@
 """Collect: joins the ways that a Dispatch has parted, and takes the field away in which it wrote its choice.
 
-    forward    way 1 ──┐  (instance=7, replica=0)                     remembers the way under the key
-               way 2 ──┴──────────────────────────> (instance=7)
-    backward   way 1 <─┐  (instance=7, replica=0)
-               way 2 <─┴──────────────────────────< (instance=7)      the field is put back
+forward    way 1 ──┐  (instance=7, replica=0)                     remembers the way under the key
+           way 2 ──┴──────────────────────────> (instance=7)
+backward   way 1 <─┐  (instance=7, replica=0)
+           way 2 <─┴──────────────────────────< (instance=7)      the field is put back
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ampnet.message import Messages
-from ampnet.nodes.node import Outputs, backward_to, forward_to
+from ampnet.nodes.node import Outputs, backward_to
 from ampnet.nodes.phi import Phi
 
 

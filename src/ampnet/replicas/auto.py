@@ -1,9 +1,9 @@
 """Auto: how many replicas of a model to make, from what its nodes cost.
 
-    work on an instance        seconds in all nodes, forward and backward, measured by a short trial
-    the controller's part      making it, pumping it, hearing of its end: one process does that for all replicas
+work on an instance        seconds in all nodes, forward and backward, measured by a short trial
+the controller's part      making it, pumping it, hearing of its end: one process does that for all replicas
 
-    replicas    as many as the controller can keep busy, but no more than there are cores
+replicas    as many as the controller can keep busy, but no more than there are cores
 """
 
 from __future__ import annotations

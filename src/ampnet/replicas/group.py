@@ -200,8 +200,8 @@ def digest(updater: Updater) -> int:
     """A number that is the same for the same weights."""
     value = 0
     for weight in updater.weights:
-        flat = weight.detach().cpu().contiguous()
-        value = zlib.crc32(flat.view(torch.uint8).numpy() if flat.dim() else flat.view(1).view(torch.uint8).numpy(), value)
+        flat = weight.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        value = zlib.crc32(memoryview(flat.numpy()), value)  # type: ignore[arg-type]
     return value
 
 

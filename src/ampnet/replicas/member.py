@@ -7,10 +7,11 @@
                     ^               │
                     └───────────────┘     the first may start anew
 
-[1] The first replica starts, when its policy says so. [2] A replica keeps the token until it is ready: at once ("ring"),
-when it has made its own updates ("updates"), when it has enough gradients ("gradients"), or when it has heard that the
-training stream is over (the synchronisation at its end, under every policy). [3] From giving until taking it goes on
-with its messages; an update that falls due meanwhile waits, and is made "late". So nobody ever stops for the others.
+[1] The first replica starts, when its policy says so. [2] A replica keeps the token until it is ready: at once
+("ring"), when it has made its own updates ("updates"), when it has enough gradients ("gradients"), or when it has heard
+that the training stream is over (the synchronisation at its end, under every policy). [3] From giving until taking it
+goes on with its messages; an update that falls due meanwhile waits, and is made "late". So nobody ever stops for the
+others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from ampnet.events.log import Announcer, Synced
 from ampnet.nodes.transform import Parameterised
-from ampnet.replicas.group import Replicas, Table, digest
+from ampnet.replicas.group import Replicas, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +176,17 @@ class Member:
     def _take(self, token: Token) -> None:
         updater, table = self.node.updater, self.table
         noted = self._announce.wants(Synced)
-        began = self._clock() if noted else 0.0
         moved = self._kind not in ("shared", "gradients")
-        drift = table.drift(updater) if noted and moved else 0.0
         updater.waiting = False
         if self._kind == "gradients":
             self._update("together", self._given_count)
             if token.last:
                 updater.end_epoch()
-        else:
-            if moved:
-                updater.replace(table.sums)
+        began = self._clock() if noted else 0.0
+        drift = table.drift(updater) if noted and moved else 0.0
+        if moved:
+            updater.replace(table.sums)
+        if self._kind != "gradients":
             table.take_memory(updater)
         self._rounds, updates, self._updates = token.round, self._updates, 0
         if noted:

@@ -17,9 +17,9 @@ How messages are shared out (``route``):
     a function       of the state (and structure), as a Cond takes it: the number of the copy, from 0
 
 In turns, and to the shortest queue, single messages are sent where the part is a chain of payload transforms; the
-choice is written into the state (`Dispatch`, `Collect`). Any other part (with joins, groups or loops in it) must get all
-messages of an instance at one copy, so there whole instances are shared out: the controller numbers them in turns, or
-so that the copies have equally many in flight.
+choice is written into the state (`Dispatch`, `Collect`). Any other part (with joins, groups or loops in it) must get
+all messages of an instance at one copy, so there whole instances are shared out: the controller numbers them in turns,
+or so that the copies have equally many in flight.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def replicate(
     """Put ``n`` copies of some nodes into the graph, in their place. Returns the names of the nodes that were copied.
 
     ``nodes``: names or patterns (``"cell"``, ``("embedding", "layers_*")``); None: the whole model. The copies of
-    ``cell`` are called ``cell#1``, ``cell#2``, ...; the first has the parameters of the model, which are the mean of all
-    after every training stream. Settings for ``cell`` (``updates``, ``affinity``) are for all its copies.
+    ``cell`` are called ``cell#1``, ``cell#2``, ...; the first has the parameters of the model, which are the mean of
+    all after every training stream. Settings for ``cell`` (``updates``, ``affinity``) are for all its copies.
     """
     if not isinstance(n, int) or n < 1:
         raise ValueError(f"the number of replicas must be 1 or more, got {n!r}")
@@ -131,9 +131,7 @@ class _Body:
 class _Replication:
     """One call of `replicate`."""
 
-    def __init__(
-        self, graph: Graph, wiring: Wiring, part: Sequence[str], n: int, route: Route, sync: Sync
-    ) -> None:
+    def __init__(self, graph: Graph, wiring: Wiring, part: Sequence[str], n: int, route: Route, sync: Sync) -> None:
         self.graph, self.wiring, self.part, self.n, self.sync = graph, wiring, part, n, sync
         self.inside = set(part)
         self.body = self._body(route)
@@ -168,7 +166,7 @@ class _Replication:
         nodes: dict[str, Node] = {}
         for name, node in graph.nodes.items():
             nodes.update(self.fronts.get(name, ()))
-            nodes.update(copies[name] if name in copies else {name: node})
+            nodes.update(copies.get(name, {name: node}))
             nodes.update(self.behinds.get(name, ()))
         graph.nodes, graph.edges, graph.inputs = nodes, edges, inputs
         for name, node in nodes.items():
@@ -313,9 +311,9 @@ def entrances(graph: Graph, wiring: Wiring) -> dict[str, int]:
     for source, target in wiring.forward.items():
         node = graph.nodes[target.node]
         leads = [wiring.forward[End(target.node, i)].node for i in range(len(node.outputs))]
-        if source.node == CONTROLLER and isinstance(node, Cond | Dispatch) and leads:
-            if all(name in graph.copies for name in leads):
-                out[target.node] = source.port
+        routes = source.node == CONTROLLER and isinstance(node, Cond | Dispatch)
+        if routes and all(name in graph.copies for name in leads):
+            out[target.node] = source.port
     return out
 
 

@@ -68,13 +68,17 @@ class Host:
         max_batch: int | None,
         enough_rows: int | None,
         kinds: Sequence[type[Event]],
+        trained_only: bool,
         pulse: Ints,
         parent: int,
         clock: Callable[[], float],
         whole: bool,
         brief: bool,
     ) -> None:
-        """``whole``: this worker does all of an instance. ``brief``: nobody wants to see the answers themselves."""
+        """``kinds`` of events are wanted; ``trained_only``: of batches, those at nodes with parameters.
+
+        ``whole``: this worker does all of an instance. ``brief``: nobody wants to see the answers themselves.
+        """
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
         self.hosts, self.controller, self.parent, self.pulse = hosts, controller, parent, pulse
         self.ports = Ports(graph)
@@ -100,7 +104,7 @@ class Host:
             tell=self._tell,
             hand=self._hand,
             over=self._over,
-            announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
+            announce=Announcer([_Collector(self.events, tuple(kinds), trained_only)]) if kinds else None,
             clock=clock,
         )
         self.worker.pulse = pulse
@@ -282,8 +286,8 @@ class Host:
 class _Collector:
     """A listener that keeps events to be sent."""
 
-    def __init__(self, events: list[Event], kinds: tuple[type[Event], ...]) -> None:
-        self.events, self.kinds = events, kinds
+    def __init__(self, events: list[Event], kinds: tuple[type[Event], ...], trained_only: bool) -> None:
+        self.events, self.kinds, self.trained_only = events, kinds, trained_only
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)

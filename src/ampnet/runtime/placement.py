@@ -1,10 +1,10 @@
 """Placement: which worker hosts which node.
 
 Replicas are there to work side by side: copy i of anything goes to worker i (modulo the number of workers), unless
-placed by hand. By hand, ``affinity`` names a worker for nodes by name or pattern (``{"embedding": 0, "layers_*": 1}``). For all other
-nodes a few instances are run in this process first, with weights frozen: that tells what each node costs and how many
-bytes go over each edge. Nodes are then cut into as many pieces as there are workers, so that the worker with the most
-to do has as little as possible, messages to others included:
+placed by hand. By hand, ``affinity`` names a worker for nodes by name or pattern (``{"embedding": 0, "layers_*":
+1}``). For all other nodes a few instances are run in this process first, with weights frozen: that tells what each
+node costs and how many bytes go over each edge. Nodes are then cut into as many pieces as there are workers, so that
+the worker with the most to do has as little as possible, messages to others included:
 
     cost of a worker = seconds in its nodes + for every batch that leaves or comes: a hop and the copying of its bytes
 """

@@ -45,7 +45,16 @@ from ampnet.runtime import children
 from ampnet.runtime.events import KINDS, InOrder, events_of
 from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.placement import Trial, by_hand, known, peek, place
-from ampnet.runtime.protocol import Kind, Ports, done_of, error_of, instances_note, report_of, structure_note
+from ampnet.runtime.protocol import (
+    Kind,
+    Ports,
+    done_of,
+    error_of,
+    instances_note,
+    launch_note,
+    report_of,
+    structure_note,
+)
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.shared import share
 from ampnet.runtime.transport import Batch, Endpoint, Frame, Mesh, Note
@@ -287,6 +296,7 @@ class Processes(Runtime):
             hosts=self.hosts,
             controller=len(self.names),
             kinds=[kind for kind in KINDS if self._announce.wants(kind)],
+            trained_only=not any(self._announce.wants_of(kind, trained=False) for kind in (Forward, Backward)),
             pulse=self._pulse[number],
             parent=parent,
             clock=self.clock,
@@ -386,8 +396,7 @@ class Processes(Runtime):
             for number in due:
                 parts.setdefault(self._homes[number % self.controller.parts], []).append(number)
             for worker, numbers in parts.items():
-                arrays = {"instances": np.array(numbers), "due": np.array([due[n] for n in numbers])}
-                self._send(worker, Note(Kind.LAUNCH, {}, arrays))
+                self._send(worker, launch_note(numbers, [due[n] for n in numbers]))
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         if self._front is not None:

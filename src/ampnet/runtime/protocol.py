@@ -104,6 +104,10 @@ def instances_note(kind: Kind, instances: Column, train: bool = False) -> Note:
     return Note(kind, {"train": train}, {"instances": np.asarray(instances, dtype=np.int64)})
 
 
+def launch_note(instances: Sequence[int], due: Sequence[int]) -> Note:
+    return Note(Kind.LAUNCH, {}, {"instances": np.array(instances), "due": np.array(due)})
+
+
 def token_note(token: Token, era: int) -> Note:
     return Note(Kind.TOKEN, {"era": era, **asdict(token)}, {})
 

@@ -165,7 +165,7 @@ class Updater:
             self.moved.clear()
         self.counter, self._touched = 0, False
 
-    def _step(self, sums: Sequence[Tensor], count: int, moved: set[int] | None) -> None:
+    def _step(self, sums: list[Tensor], count: int, moved: set[int] | None) -> None:
         """One step of the optimizer, with these sums of so many gradients (which it may change)."""
         policy, optimizer = self.policy, self.optimizer
         assert policy is not None
