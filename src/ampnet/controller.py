@@ -87,17 +87,16 @@ class Controller:
         label_inputs: Iterable[str],
         max_active_keys: int,
         *,
-        post: Callable[[int, Messages], None],
+        post: Callable[[int, Messages, bool], None],
         shelve: Callable[[Mapping[int, Structure]], None],
         retire: Callable[[Column, bool], None],
         forget: Callable[[Column], None],
         flush: Callable[[], None],
-        launch: Callable[[Mapping[int, int]], None] = lambda due: None,
         moduli: Iterable[int] = (),
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``launch`` hears, before training instances are posted, how many answers each waits for.
+        """``post`` also hears whether it is the last batch of the instances in it.
 
         ``moduli``: numbers of replicas that are to have equally many instances in flight (see `Numbers`).
         """
@@ -109,7 +108,6 @@ class Controller:
         self.max_active_keys, self.clock = max_active_keys, clock
         self._announce = announce if announce is not None else Announcer()
         self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
-        self._launch = launch
         self.parts = 1
         """Instances are posted apart by their numbers modulo this, so that no batch is for two replicas."""
         self._numbers = Numbers(moduli)
@@ -238,8 +236,6 @@ class Controller:
                         f"graph does not have; it has {', '.join(self.inputs)}"
                     )
             self._in_flight[number] = _InFlight(opened, positions[number], instance.records, self._due(instance, train))
-        if train:
-            self._launch({number: self._in_flight[number].outstanding for number in batch})
         sent: list[tuple[int, Messages]] = []
         for name, port in self.inputs.items():
             given = [(n, i.feeds[name]) for n, i in batch.items() if name in i.feeds and len(i.feeds[name])]
@@ -269,8 +265,8 @@ class Controller:
                     bool(self._open),
                 )
             )
-        for port, messages in sent:
-            self._post(port, messages)
+        for left, (port, messages) in enumerate(sent, start=1 - len(sent)):
+            self._post(port, messages, left == 0)
 
     def _due(self, instance: Instance, train: bool) -> int:
         """How many answers (training) or results (inference) the instance waits for."""

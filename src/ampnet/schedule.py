@@ -44,6 +44,8 @@ class Lane:
         "direction",
         "light",
         "node",
+        "noted",
+        "number",
         "passes",
         "port",
         "routes",
@@ -61,6 +63,8 @@ class Lane:
         self.passes = node.passing[direction]
         self.routes: tuple[Sequence[Route], Sequence[Route]] = ((), ())
         """Where the node's output ports lead (forward) and its input ports (backward); set by the worker."""
+        self.number, self.noted = 0, False
+        """Of the node among the worker's nodes; whether batches are told of. Both set by the worker."""
         self.batches: list[Messages] = []
         self.arrivals: list[int] = []
         self.waiting = self.rows = 0

@@ -114,14 +114,14 @@ class Worker:
         self._hand, self._over = hand, over
         self._tokens: deque[Token] = deque()
         self.members = self._make_members(graph)
-        self._numbers = {name: i for i, name in enumerate(self.nodes)}
-        self.pulse: Ints | None = None
-        """Where to note which node is being served, for whoever watches from another process."""
+        self.pulse: memoryview | None = None
+        """Where to note what is being done (a count of batches, and the node's number), for whoever watches."""
         self._needs_structure = {n for n, node in self.nodes.items() if node.needs_structure}
 
     def _make_lanes(self) -> list[Lane]:
         lanes: list[Lane] = []
         names = list(self.nodes)
+        numbers = {name: i for i, name in enumerate(names)}
         for direction, order in ((Direction.FORWARD, names), (Direction.BACKWARD, names[::-1])):
             for name in order:
                 node = self.nodes[name]
@@ -129,6 +129,8 @@ class Worker:
                 for port in range(len(ports)):
                     for train in (True, False) if direction is Direction.FORWARD else (True,):
                         lane = Lane(node, direction, port, train)
+                        lane.number = numbers[name]
+                        lane.noted = self._noted[isinstance(node, Parameterised)][direction]
                         self._lanes[name, direction, port, train] = lane
                         lanes.append(lane)
         return lanes
@@ -270,11 +272,12 @@ class Worker:
             messages = self._still_wanted(messages)
             if not len(messages):
                 return ()
-        noted = self._noted[trained is not None or isinstance(node, Parameterised)][direction]
+        noted = lane.noted
         began = self.clock() if noted else 0.0
-        if self.pulse is not None:
-            self.pulse[0] += 1
-            self.pulse[2] = self._numbers[node.name]
+        pulse = self.pulse
+        if pulse is not None:
+            pulse[0] += 1
+            pulse[2] = lane.number
         self._invocations += 1
         self._messages += messages.states.columns.shape[1]
         try:

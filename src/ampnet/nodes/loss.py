@@ -88,7 +88,8 @@ class Loss(Node):
         self.join = Join(self.inputs, self.key, keep_states=True, same_rows=not self.selects)
 
     @property
-    def _label(self) -> str:
+    def label(self) -> str:
+        """The name in reports."""
         return self.reports_as or self.name
 
     def forward(self, port: int, messages: Messages) -> Outputs:
@@ -106,7 +107,7 @@ class Loss(Node):
                 raise LossError(f"no label for {batch.states.describe()}; only inference may leave it out")
             nothing = torch.full((len(batch),), torch.nan)
             return [
-                Report(self._label, batch.states, False, nothing, {}, counts, prediction, batch.offsets, labelled=False)
+                Report(self.label, batch.states, False, nothing, {}, counts, prediction, batch.offsets, labelled=False)
             ]
         label_offsets = joined.offsets(1) if self.selects else last.offsets
         if self.selects:
@@ -120,12 +121,12 @@ class Loss(Node):
         if self.weight != 1:
             loss, g = loss * self.weight, None if g is None else g * self.weight
         if not last.train:
-            return [Report(self._label, batch.states, False, loss, metrics, counts, prediction, batch.offsets)]
+            return [Report(self.label, batch.states, False, loss, metrics, counts, prediction, batch.offsets)]
         assert g is not None
         answers = batch.with_payload(g)
         labels = Messages.trusted(None, joined.states(1), label_offsets, True)
         bad = _NONE if math.isfinite(float(loss.sum())) else np.flatnonzero(~torch.isfinite(loss).cpu().numpy())
-        report = Report(self._label, batch.states, True, loss, metrics, counts, skipped=bad)
+        report = Report(self.label, batch.states, True, loss, metrics, counts, skipped=bad)
         if not len(bad):
             return [report, backward_to(0, answers), backward_to(1, labels)]
         if self.on_nan == "stop":

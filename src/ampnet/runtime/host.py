@@ -5,8 +5,8 @@
     [3] send what did not fit before
     [4] nothing to do: sleep until something arrives
 
-Where all of an instance is done by one worker (replicas of a whole model), that worker counts its answers and retires
-it by itself; the controller is told once, when all of them are there.
+Where all of an instance is done by one worker (replicas of a whole model), it also looks after instances: see
+`ampnet.runtime.whole`.
 
 It ends when it is told to, or when the process that made it is gone. An error in a node is told to the controller; from
 then on the worker only waits to hear that the run was abandoned.
@@ -31,14 +31,16 @@ from ampnet.runtime.events import events_note
 from ampnet.runtime.protocol import (
     Kind,
     Ports,
-    done_note,
+    done_messages,
     error_note,
+    loss_metrics,
     report_note,
     structures_of,
     token_note,
     token_of,
 )
 from ampnet.runtime.transport import Batch, Endpoint, Note
+from ampnet.runtime.whole import Whole
 from ampnet.schedule import Schedule
 from ampnet.state import Column, Ints
 from ampnet.worker import Worker
@@ -47,6 +49,8 @@ _NAP = 0.1
 """Seconds after which a sleeping worker looks whether its maker still lives."""
 _EVENTS = 256
 """Events that are sent together."""
+_TURNS = 15
+"""Further turns before a worker that does all of an instance looks at what has arrived."""
 _FORGOTTEN = 100_000
 """Instances of inferences that are remembered as over."""
 
@@ -69,15 +73,16 @@ class Host:
         enough_rows: int | None,
         kinds: Sequence[type[Event]],
         trained_only: bool,
-        pulse: Ints,
+        pulse: memoryview,
         parent: int,
         clock: Callable[[], float],
-        whole: bool,
+        share: int | None,
         brief: bool,
     ) -> None:
         """``kinds`` of events are wanted; ``trained_only``: of batches, those at nodes with parameters.
 
-        ``whole``: this worker does all of an instance. ``brief``: nobody wants to see the answers themselves.
+        ``share``: this worker does all of an instance, and has so many in flight; None: only parts of them. ``brief``:
+        nobody wants to see the answers themselves.
         """
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
         self.hosts, self.controller, self.parent, self.pulse = hosts, controller, parent, pulse
@@ -85,12 +90,10 @@ class Host:
         self.era = self.sent = self.received = 0
         self.failed = self.over = False
         self.events: list[Event] = []
-        self.whole, self.brief = whole, brief
-        self.due: dict[int, int] = {}
-        """Answers that instances wait for, where this worker counts them."""
-        self.done: list[int] = []
+        self.whole, self.brief = (None if share is None else Whole(share)), brief
         self.answers: dict[End, list[Messages]] = {}
         self.reports: list[Report] = []
+        self.losses = list(loss_metrics(graph))
         self.forgotten: Ints = np.zeros(0, dtype=np.int64)
         self.worker = Worker(
             name,
@@ -114,15 +117,15 @@ class Host:
         looked = time.monotonic()
         while not self.over:
             self.pulse[0] += 1
-            arrived = self.endpoint.receive(last=(self.controller,))  # [1]
+            arrived = self.endpoint.receive(last=(self.controller,), merge=self.whole is None)  # [1]
             for _sender, frame in arrived:
                 if isinstance(frame, Note):
                     self._hear(frame)
                 elif isinstance(frame, Batch):
                     self._take(frame)
             moved = not self.failed and self._work()  # [2]
-            if self.done or (self.whole and not moved and not arrived):
-                self._finish()
+            if self.whole is not None:
+                self._look_after(self.whole, idle=not moved and not arrived)
             if len(self.events) >= _EVENTS:
                 self._tell_events()
             if self.endpoint.pending():  # [3]
@@ -138,9 +141,16 @@ class Host:
                 self.pulse[1] = 0
 
     def _work(self) -> bool:
+        """One turn; several where others seldom send anything."""
+        whole, step = self.whole, self.worker.step
         try:
             with torch.no_grad():
-                return self.worker.step()
+                moved = step()
+                if whole is not None:
+                    for _ in range(_TURNS):
+                        if whole.has_done or not step():
+                            break
+                return moved
         except Exception as error:
             self._fail(error)
             return False
@@ -161,42 +171,47 @@ class Host:
             over = np.isin(messages.states.column("instance"), self.forgotten)
             if over.any():
                 messages = messages.take(np.flatnonzero(~over))
-        self.worker.deliver(end, Direction(frame.direction), messages)
+        if self.whole is not None and messages.train:
+            self.whole.stage(end, messages, frame.last)
+        else:
+            self.worker.deliver(end, Direction(frame.direction), messages)
 
     def _send(self, end: End, direction: Direction, messages: Messages) -> None:
-        if self.whole:
-            self._count(messages)
-            if not self.brief:
-                self.answers.setdefault(end, []).append(messages)
+        if self.whole is None:
+            self._answer_to(end, direction, messages)
             return
-        self._answer_to(end, direction, messages)
+        self.whole.answered(messages)
+        if not self.brief:
+            self.answers.setdefault(end, []).append(messages)
 
-    def _count(self, answers: Messages) -> None:
-        due = self.due
-        for number in answers.states.column("instance").tolist():
-            left = due[number] = due[number] - 1
-            if not left:
-                del due[number]
-                self.done.append(number)
-
-    def _finish(self) -> None:
-        """Tell the controller of instances that are done, and retire them."""
-        answers, self.answers = self.answers, {}
-        for end, some in answers.items():
-            for payload in (False, True):
-                kind = [m for m in some if (m.payload is not None) is payload]
-                if kind:
-                    self._answer_to(end, Direction.BACKWARD, Messages.merge(kind))
-        done, self.done = self.done, []
-        if self.brief and (done or self.reports):
-            reports, self.reports = self.reports, []
-            self.endpoint.send(self.controller, done_note(done, reports, self.era))
+    def _look_after(self, whole: Whole, idle: bool) -> None:
+        """Retire the instances that are done, start others, and tell the controller when none is left to be started."""
+        done = whole.done()
         if done and not self.failed:
             try:
                 with torch.no_grad():
                     self.worker.retire(np.array(done), True)
             except Exception as error:
                 self._fail(error)
+        for end, messages in whole.start():
+            self.worker.deliver(end, Direction.FORWARD, messages)
+        if whole.untold and (idle or not whole.waiting()):
+            self._tell_done(whole.tell())
+        elif idle:
+            self._tell_done([])
+
+    def _tell_done(self, done: list[int]) -> None:
+        answers, self.answers = self.answers, {}
+        for end, some in answers.items():
+            for payload in (False, True):
+                kind = [m for m in some if (m.payload is not None) is payload]
+                if kind:
+                    self._answer_to(end, Direction.BACKWARD, Messages.merge(kind))
+        if self.brief and (done or self.reports):
+            reports, self.reports = self.reports, []
+            messages = done_messages(done, reports, self.losses)
+            target = self.ports.target(self.ports.done, Direction.BACKWARD, self.era)
+            self.endpoint.send(self.controller, Batch(target, int(Direction.BACKWARD), messages))
 
     def _answer_to(self, end: End, direction: Direction, messages: Messages) -> None:
         to = self.controller if end.node == CONTROLLER else self.hosts[end.node]
@@ -229,8 +244,9 @@ class Host:
         elif kind == Kind.ABANDON:
             self.era, self.failed = int(note.data["era"]), False
             self.sent = self.received = 0
-            self.due.clear()
-            self.done, self.answers, self.reports = [], {}, []
+            if self.whole is not None:
+                self.whole.forget()
+            self.answers, self.reports = {}, []
             self.worker.abandon()
             self.events.clear()
         elif kind == Kind.ASK:
@@ -245,10 +261,7 @@ class Host:
                 self._fail(error)
 
     def _obey(self, note: Note) -> None:
-        if note.kind == Kind.LAUNCH:
-            numbers, due = (np.asarray(note.arrays[name]).tolist() for name in ("instances", "due"))
-            self.due.update(zip(numbers, due, strict=True))
-        elif note.kind == Kind.STRUCTURE:
+        if note.kind == Kind.STRUCTURE:
             self.worker.shelve(structures_of(note))
         elif note.kind == Kind.RETIRE:
             self.worker.retire(_instances(note), bool(note.data["train"]))

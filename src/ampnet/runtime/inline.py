@@ -85,7 +85,7 @@ class Inline(Runtime):
     def _report(self, report: Report) -> None:
         self.controller.report(report)
 
-    def _post(self, port: int, messages: Messages) -> None:
+    def _post(self, port: int, messages: Messages, last: bool) -> None:
         self.worker.deliver(self._ends[port], Direction.FORWARD, messages)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:

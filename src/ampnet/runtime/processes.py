@@ -51,7 +51,7 @@ from ampnet.runtime.protocol import (
     done_of,
     error_of,
     instances_note,
-    launch_note,
+    loss_metrics,
     report_of,
     structure_note,
 )
@@ -124,6 +124,8 @@ class Processes(Runtime):
         self._threads, self._pin, self._schedule, self._seed = threads, pin, schedule, seed
         self._limits = {"max_batch": max_batch, "enough_rows": enough_rows}
         self._later: list[Batch] = []
+        self._last = False
+        """Whether what is posted now is the last of its instances."""
         self._front: Worker | None = None
         """Hosts what is done beside the controller."""
         self._ended_streams = 0
@@ -221,6 +223,7 @@ class Processes(Runtime):
             node.updater.adopt(node.updater.policy)  # optimizers hold the parameters as they are now
         self._make_interests()
         self._ports = Ports(self.graph)
+        self._losses = loss_metrics(self.graph)
         self._mesh = Mesh(workers + 1, self._capacity)
         self._memory = mmap.mmap(-1, mmap.PAGESIZE * (1 + workers * 64 // mmap.PAGESIZE))
         self._pulse: Ints = np.frombuffer(self._memory, dtype=np.int64, count=8 * workers).reshape(workers, 8)
@@ -273,7 +276,6 @@ class Processes(Runtime):
             self._announce.wants_of(kind, trained=False) for kind in (Return, Forward, Backward)
         )
         self.controller.parts = len(homes) if self._whole else 1
-        self._homes = dict(homes)
         self._ways = {
             port: [self._wiring.forward[End(name, i)] for i in range(len(nodes[name].outputs))]
             for name, port in self._entrances.items()
@@ -297,10 +299,10 @@ class Processes(Runtime):
             controller=len(self.names),
             kinds=[kind for kind in KINDS if self._announce.wants(kind)],
             trained_only=not any(self._announce.wants_of(kind, trained=False) for kind in (Forward, Backward)),
-            pulse=self._pulse[number],
+            pulse=memoryview(self._pulse[number]),
             parent=parent,
             clock=self.clock,
-            whole=self._whole,
+            share=-(-self._places // self.controller.parts) if self._whole else None,
             brief=self._brief,
             **self._limits,
         )
@@ -349,7 +351,8 @@ class Processes(Runtime):
 
     # -- to the workers
 
-    def _post(self, port: int, messages: Messages) -> None:
+    def _post(self, port: int, messages: Messages, last: bool) -> None:
+        self._last = last
         end = self._ends[port]
         if self._brief:  # all are for one replica
             number = int(messages.states.columns[0, 0]) % self.controller.parts
@@ -369,7 +372,7 @@ class Processes(Runtime):
         else:
             self._sent += 1
             target = self._ports.target(end, direction, self._era)
-            self._send(self.hosts[end.node], Batch(target, int(direction), messages))
+            self._send(self.hosts[end.node], Batch(target, int(direction), messages, self._last))
 
     def _from_front(self, end: End, direction: Direction, messages: Messages) -> None:
         if end.node == CONTROLLER:
@@ -389,14 +392,6 @@ class Processes(Runtime):
     def _everybody(self, note: Note) -> None:
         for number in range(len(self._pids)):
             self._send(number, note)
-
-    def _launch(self, due: Mapping[int, int]) -> None:
-        if self._whole:
-            parts: dict[int, list[int]] = {}
-            for number in due:
-                parts.setdefault(self._homes[number % self.controller.parts], []).append(number)
-            for worker, numbers in parts.items():
-                self._send(worker, launch_note(numbers, [due[n] for n in numbers]))
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         if self._front is not None:
@@ -487,8 +482,14 @@ class Processes(Runtime):
     def _returned(self, batch: Batch) -> None:
         end, era = self._ports.find(batch.target, batch.direction)
         if era == self._era:
-            self._received += 1
             self._heard = time.monotonic()
+            if end is self._ports.done:
+                done, reports = done_of(batch.messages, self._losses)
+                for report in reports:
+                    self.controller.report(report)
+                self.controller.done(done)
+                return
+            self._received += 1
             free = self.controller.free
             if end.node == CONTROLLER:
                 self.controller.returned(end.port, batch.messages)
@@ -511,12 +512,6 @@ class Processes(Runtime):
             self._heard, self._judged = time.monotonic(), True
             self._open_places()  # a wave is half way round: the next one may follow
             self.controller.report(report_of(note))
-        elif note.kind == Kind.DONE:
-            self._heard = time.monotonic()
-            done, reports = done_of(note)
-            for report in reports:
-                self.controller.report(report)
-            self.controller.done(done)
         elif note.kind == Kind.EQUAL:
             self._heard = time.monotonic()
             self._equal_after[note.data["group"]] = note.data["ended"]

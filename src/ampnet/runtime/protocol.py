@@ -1,14 +1,13 @@
 """Protocol: what the controller and its worker processes say to one another besides batches of messages.
 
-    to workers       LAUNCH     instances about to be pumped, and how many answers each waits for
-                     STRUCTURE  arrays of instances about to be pumped        RETIRE   instances that are done
+    to workers       STRUCTURE  arrays of instances about to be pumped        RETIRE   instances that are done
                      FORGET     what is left of instances of an inference     FLUSH    a training stream is over
                      ABANDON    drop all that is in flight                    ASK      say how you are
                      SHOW       send what happened                            STOP     end
     among workers    TOKEN      what runs round the replicas of a node
     to controller    REPORT     what a loss has judged                        ERROR    a node failed
                      EVENTS     what happened, for the log; to SHOW           ANSWER   to ASK
-                     EQUAL      the replicas of a node are, after a stream    DONE     instances that are answered
+                     EQUAL      the replicas of a node are, after a stream
 
 A frame holds numbers, texts and arrays, nothing that would have to be unpickled. Messages carry, with the number of the
 port they are for, the number of the **era** they belong to: every ABANDON begins a new one, and what is still under way
@@ -29,6 +28,8 @@ import torch
 from ampnet import errors
 from ampnet.errors import NodeError
 from ampnet.graph import CONTROLLER, End, Graph
+from ampnet.message import Messages
+from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Direction, Report
 from ampnet.replicas.member import Token
 from ampnet.runtime.transport import Note
@@ -48,22 +49,24 @@ class Kind(IntEnum):
     STOP = 7
     SHOW = 8
     TOKEN = 9
-    LAUNCH = 10
     REPORT = 11
     ERROR = 12
     EVENTS = 13
     ANSWER = 14
     EQUAL = 15
-    DONE = 16
 
 
 class Ports:
-    """All places that messages are sent to, numbered: input ports forward, output ports and the controller backward."""
+    """All places that messages are sent to, numbered: input ports forward, output ports and the controller backward.
+
+    At the controller there is one for each input, and one for `done_messages`.
+    """
 
     def __init__(self, graph: Graph) -> None:
         forward = [End(name, i) for name, node in graph.nodes.items() for i in range(len(node.inputs))]
         backward = [End(name, i) for name, node in graph.nodes.items() for i in range(len(node.outputs))]
-        backward += [End(CONTROLLER, i) for i in range(len(graph.inputs))]
+        backward += [End(CONTROLLER, i) for i in range(len(graph.inputs) + 1)]
+        self.done = backward[-1]
         self.ends = (forward, backward)
         self._numbers = tuple({end: i for i, end in enumerate(ends)} for ends in self.ends)
         self._count = max(len(forward), len(backward))
@@ -104,10 +107,6 @@ def instances_note(kind: Kind, instances: Column, train: bool = False) -> Note:
     return Note(kind, {"train": train}, {"instances": np.asarray(instances, dtype=np.int64)})
 
 
-def launch_note(instances: Sequence[int], due: Sequence[int]) -> Note:
-    return Note(Kind.LAUNCH, {}, {"instances": np.array(instances), "due": np.array(due)})
-
-
 def token_note(token: Token, era: int) -> Note:
     return Note(Kind.TOKEN, {"era": era, **asdict(token)}, {})
 
@@ -141,39 +140,62 @@ def report_note(report: Report, era: int) -> Note:
     return Note(Kind.REPORT, data, arrays)
 
 
-def done_note(instances: Sequence[int], reports: Sequence[Report], era: int) -> Note:
-    """Training instances that are answered, and what losses have judged meanwhile, in few arrays."""
-    arrays: dict[str, Any] = {"done": np.array(instances, dtype=np.int64)}
-    kinds: dict[tuple[Any, ...], list[Report]] = {}
+def done_messages(instances: Sequence[int], reports: Sequence[Report], losses: Sequence[str]) -> Messages:
+    """Training instances that are done, and what losses have judged meanwhile, as messages: quicker than any note.
+
+    state      instance, kind: 0 for one that is done, i + 1 for a judgement of loss i
+    payload    loss, rows, whether it was skipped, metrics
+    """
+    width = 3 + max((len(r.metrics) for r in reports), default=0)
+    count = len(instances) + sum(len(r.states) for r in reports)
+    columns = np.zeros((2, count), dtype=np.int64)
+    numbers = np.zeros((count, width))
+    start = len(instances)
+    columns[0, :start] = instances
     for report in reports:
-        kinds.setdefault((report.node, report.labelled, *report.metrics), []).append(report)
-    for i, some in enumerate(kinds.values()):
-        arrays[f"at{i}"] = np.concatenate([r.states.column("instance") for r in some])
-        columns = [[r.loss, torch.from_numpy(r.rows), *r.metrics.values()] for r in some]
-        arrays[f"numbers{i}"] = torch.cat([torch.stack([c.to(torch.float64) for c in one]) for one in columns], 1)
-        starts = np.cumsum([0, *(len(r.states) for r in some)])
-        arrays[f"skipped{i}"] = np.concatenate([r.skipped + at for r, at in zip(some, starts, strict=False)])
-    return Note(Kind.DONE, {"era": era, "kinds": list(kinds)}, arrays)
+        stop = start + len(report.states)
+        columns[0, start:stop] = report.states.column("instance")
+        columns[1, start:stop] = 1 + losses.index(report.node)
+        part = numbers[start:stop]
+        part[:, 0], part[:, 1] = report.loss.numpy(force=True), report.rows
+        part[report.skipped, 2] = 1
+        for i, values in enumerate(report.metrics.values(), start=3):
+            part[:, i] = values.numpy(force=True)
+        start = stop
+    return Messages.trusted(torch.from_numpy(numbers), States.trusted(_DONE, columns), None, True)
 
 
-def done_of(note: Note) -> tuple[Column, list[Report]]:
-    """The instances, and the reports."""
+_DONE = ("instance", "kind")
+
+
+def done_of(messages: Messages, losses: Mapping[str, Sequence[str]]) -> tuple[Column, list[Report]]:
+    """The instances, and the reports. ``losses``: the names of their metrics."""
+    assert messages.payload is not None
+    (instances, kinds), numbers = messages.states.columns, messages.payload.numpy()
     reports = []
-    for i, (node, labelled, *metrics) in enumerate(note.data["kinds"]):
-        at, numbers = np.asarray(note.arrays[f"at{i}"]), torch.as_tensor(note.arrays[f"numbers{i}"])
-        reports.append(
-            Report(
-                node,
-                States.trusted(("instance",), at.reshape(1, -1)),
-                True,
-                numbers[0],
-                {name: numbers[2 + j] for j, name in enumerate(metrics)},
-                numbers[1].to(torch.int64).numpy(),
-                skipped=np.asarray(note.arrays[f"skipped{i}"]),
-                labelled=labelled,
+    for kind, (node, metrics) in enumerate(losses.items(), start=1):
+        at = np.flatnonzero(kinds == kind)
+        if len(at):
+            found = numbers[at].T
+            rows = torch.from_numpy(found)
+            reports.append(
+                Report(
+                    node,
+                    States.trusted(_DONE[:1], instances[at].reshape(1, -1)),
+                    True,
+                    rows[0],
+                    {name: rows[i] for i, name in enumerate(metrics, start=3)},
+                    found[1].astype(np.int64),
+                    skipped=np.flatnonzero(found[2]),
+                )
             )
-        )
-    return np.asarray(note.arrays["done"]), reports
+    return instances[kinds == 0], reports
+
+
+def loss_metrics(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """By the name under which losses report: the names of their metrics."""
+    losses = (node for node in graph.nodes.values() if isinstance(node, Loss))
+    return {loss.label: tuple(loss.metrics) for loss in losses}
 
 
 def report_of(note: Note) -> Report:

@@ -90,7 +90,6 @@ class Runtime:
             retire=self._retire,
             forget=self._forget,
             flush=self._flush,
-            launch=self._launch,
             moduli=[len(group.members) for group in graph.replicas.values() if group.balanced],
             announce=self._announce,
             clock=clock,
@@ -131,11 +130,8 @@ class Runtime:
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
         return Announcer(listeners)
 
-    def _launch(self, due: Mapping[int, int]) -> None:
-        """Training instances are about to be posted; so many answers are due for each."""
-
-    def _post(self, port: int, messages: Messages) -> None:
-        """Pumped messages, for an input."""
+    def _post(self, port: int, messages: Messages, last: bool) -> None:
+        """Pumped messages, for an input; whether they are the last of their instances."""
         raise NotImplementedError
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:

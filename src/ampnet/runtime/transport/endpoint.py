@@ -136,10 +136,10 @@ class Endpoint:
 
     # Receiving.
 
-    def receive(self, last: Sequence[int] = ()) -> list[tuple[int, Frame]]:
+    def receive(self, last: Sequence[int] = (), *, merge: bool = True) -> list[tuple[int, Frame]]:
         """All that has arrived: (sender, frame), in order for each sender.
 
-        Batches of one kind (target, direction, training or not, fields, dtype and shape of a row) are put together,
+        With ``merge``, batches of one kind (target, direction, training or not, fields, dtype and shape of a row) are put together,
         also those of different senders; the sender named is the first one's. A batch never changes places with a note
         of its sender.
 
@@ -148,14 +148,14 @@ class Endpoint:
         it was told before it sees the frame. (This needs a `causal` endpoint at that sender.)
         """
         read: list[Ring] = []
-        frames = self._take([p for p in self._ways if p not in last] if last else self._ways, read)
+        frames = self._take([p for p in self._ways if p not in last] if last else self._ways, read, merge)
         if last:
-            frames = self._take(last, read) + frames
+            frames = self._take(last, read, merge) + frames
         for ring in read:
             ring.release()
         return frames
 
-    def _take(self, senders: Iterable[int], read: list[Ring]) -> list[tuple[int, Frame]]:
+    def _take(self, senders: Iterable[int], read: list[Ring], merge: bool) -> list[tuple[int, Frame]]:
         out: list[tuple[int, Note | list[Arrived]]] = []
         open_batches: dict[tuple[object, ...], tuple[int, list[Arrived]]] = {}
         for sender in senders:
@@ -170,7 +170,7 @@ class Endpoint:
                 while (record := ring.read()) is not None:
                     frame = decode(record)
                     if isinstance(frame, Arrived):
-                        place, parts = open_batches.get(frame.key, (-1, None))
+                        place, parts = open_batches.get(frame.key, (-1, None)) if merge else (-1, None)
                         if parts is not None and place > floor:
                             parts.append(frame)
                         else:
@@ -261,4 +261,4 @@ class Endpoint:
 
 def _batch(parts: list[Arrived]) -> Batch:
     first = parts[0]
-    return Batch(first.target, first.direction, assemble(parts))
+    return Batch(first.target, first.direction, assemble(parts), first.last)

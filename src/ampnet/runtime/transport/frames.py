@@ -25,6 +25,8 @@ class Batch:
     direction: int
     """0 forward, 1 backward (`ampnet.nodes.node.Direction`)."""
     messages: Messages
+    last: bool = False
+    """Whether what was sent together (all messages of an instance, say) ends with it."""
 
 
 @dataclass(slots=True, eq=False)

@@ -40,7 +40,7 @@ from ampnet.runtime.transport.ring import LINE, Record
 from ampnet.state import Ints, States, check_field_names
 
 _BATCH, _NOTE, _FIELDS = 0x414D504E_0001, 0x414D504E_0002, 0x414D504E_0003
-_TRAIN, _OFFSETS, _PAYLOAD = 1, 2, 4
+_TRAIN, _OFFSETS, _PAYLOAD, _LAST = 1, 2, 4, 8
 _WORDS = 10
 _MOST_DIMENSIONS = 64
 _ZEROS = bytes(LINE)
@@ -107,7 +107,7 @@ def _encode_batch(frame: Batch, number: int) -> Record:
     fields, count = columns.shape
     if frame.target < 0 or frame.direction not in (0, 1):
         raise TransportError(f"a batch cannot be sent to target {frame.target}, direction {frame.direction}")
-    flags = _TRAIN if messages.train else 0
+    flags = (_TRAIN if messages.train else 0) | (_LAST if frame.last else 0)
     before = 8 * (_WORDS + 1 + fields * count)
     rows = count
     if offsets is not None:
@@ -167,6 +167,7 @@ class Arrived:
     target: int
     direction: int
     train: bool
+    last: bool
     fields: tuple[str, ...]
     columns: Ints
     offsets: Ints | None
@@ -206,7 +207,7 @@ class Decoder:
 
     def _batch(self, record: memoryview, words: tuple[int, ...], shape: tuple[int, ...], begin: int) -> Arrived:
         _, size, _, target, direction, flags, number, count, rows, code = words
-        if target < 0 or direction not in (0, 1) or not 0 <= flags <= 7:
+        if target < 0 or direction not in (0, 1) or not 0 <= flags <= 15:
             raise TransportError(f"a batch for target {target}, direction {direction}, with flags {flags}")
         if not 0 <= number < len(self._fields):
             raise TransportError(f"a batch with fields no. {number}; {len(self._fields)} were named")
@@ -241,7 +242,8 @@ class Decoder:
         if coded is not None:
             payload = np.ndarray((rows, *shape), coded.array, record, end)
         key = (target, direction, flags & ~_OFFSETS, fields, code, shape)
-        return Arrived(key, target, direction, bool(flags & _TRAIN), fields, columns, offsets, payload, coded)
+        train, final = bool(flags & _TRAIN), bool(flags & _LAST)
+        return Arrived(key, target, direction, train, final, fields, columns, offsets, payload, coded)
 
     def _name(self, record: memoryview, words: tuple[int, ...], begin: int) -> None:
         number, length = words[3:5]
