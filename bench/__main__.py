@@ -1,7 +1,7 @@
 """Run the benchmarks: ``python -m bench`` (or ``make bench``). Every speed is a ratio within one run.
 
 Results go to ``bench/results/`` with a description of the machine: ``inline.json`` for one core, ``processes.json`` for
-worker processes. ``--seconds`` sets how long each measurement takes.
+worker processes, ``replicas.json`` for replicas of whole models. ``--seconds`` sets how long each measurement takes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from bench import hops, invocations, list_reduction, permuted_layers, processes
+from bench import hops, invocations, list_reduction, permuted_layers, processes, replicas
 from bench.machine import describe
 
 RESULTS = Path(__file__).parent / "results"
 PARTS: dict[str, dict[str, Any]] = {
     "inline": {"invocations": invocations, "list_reduction": list_reduction, "permuted_layers": permuted_layers},
     "processes": {"hops": hops, "processes": processes},
+    "replicas": {"replicas": replicas},
 }
 """By file: what is measured."""
 
@@ -29,7 +30,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="seconds per measurement (default: 4)")
     parser.add_argument("--repeats", type=int, default=3, help="alternating repeats (default: 3)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of results (default: bench/results)")
-    parser.add_argument("--only", choices=tuple(PARTS), help="one of the two files (default: both)")
+    parser.add_argument("--only", choices=tuple(PARTS), help="one of the files (default: all)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     checks: list[tuple[str, bool]] = []

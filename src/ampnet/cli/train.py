@@ -126,7 +126,7 @@ class Settings:
         return replace(
             self,
             workers=replicas if self.workers is None else self.workers,
-            max_active_keys=self.max_active_keys or max(1, 400 // self.bucket) * max(1, -(-replicas // 2)),
+            max_active_keys=self.max_active_keys or max(1, 400 // self.bucket) * replicas,
             min_update_frequency=self.min_update_frequency or frequency,
         )
 
@@ -153,7 +153,7 @@ def _add_options(parser: Parser) -> None:
 
     number: dict[str, Any] = {"type": whole(1), "metavar": "N"}
     keys = "instances in flight at most; 1 trains without asynchrony"
-    add("--max-active-keys", keys, "4, with replicas 2 for each; for single sequences 100 x as many", **number)
+    add("--max-active-keys", keys, "4 for each replica; for single sequences 100 x as many", **number)
     add("--min-update-frequency", "gradients that make an update of a node", "as many as hold 100 sequences", **number)
     add("--count", "what counts as one gradient", choices=("messages", "instances"))
     add("--epochs", "epochs at most", **number)

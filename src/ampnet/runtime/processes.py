@@ -228,6 +228,8 @@ class Processes(Runtime):
         self._memory = mmap.mmap(-1, mmap.PAGESIZE * (1 + workers * 64 // mmap.PAGESIZE))
         self._pulse: Ints = np.frombuffer(self._memory, dtype=np.int64, count=8 * workers).reshape(workers, 8)
         self._endpoint: Endpoint = self._mesh.endpoint(workers, causal=True)
+        if self._whole:
+            self._endpoint.spin = 0.0  # workers have something staged: there is no hurry
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()

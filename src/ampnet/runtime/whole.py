@@ -5,7 +5,7 @@ and then (an update that this makes due is made before the next instance starts)
 several at once:
 
     controller ──> [1] staged     complete, not started: something to go on with, while the controller hears of others
-                   [2] started    the worker's share of max_active_keys, less some that may be staged
+                   [2] started    half of the worker's share of max_active_keys; of a few (buckets) one at a time
                    [3] done       all answers are there; told as soon as nothing is staged any more
 
 So the controller has little to do for an instance, nobody waits for it, and no more instances than needed see weights
@@ -23,8 +23,8 @@ from ampnet.graph import End
 from ampnet.message import Messages
 
 
-_STAGED = 3
-"""Instances that are staged at most, if the share allows it: so many the controller hears of at once."""
+_FEW = 4
+"""Of so few instances, buckets most likely, one is started at a time."""
 
 
 class Whole:
@@ -32,7 +32,7 @@ class Whole:
 
     def __init__(self, share: int) -> None:
         """``share``: how many instances are in flight here at most."""
-        self.most = max(1, share - _STAGED)
+        self.most = 1 if share <= _FEW else -(-share // 2)
         self._parts: dict[int, list[tuple[End, Messages]]] = {}
         self._staged: deque[list[tuple[End, Messages]]] = deque()
         self._due: dict[int, int] = {}
