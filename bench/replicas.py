@@ -1,8 +1,8 @@
 """Replicas of whole models beside one, alternating, in one run: each on a worker of its own, weights shared.
 
 * **list reduction**: buckets of 100 sequences, an update for each bucket.
-* **QM9** (GGSNN, hidden 100) and **SST** (Tree-LSTM, hidden 150): single molecules and trees, an update for 20 and 25 of
-  them at each replica. Generated data of the same shape.
+* **QM9** (GGSNN, hidden 100) and **SST** (Tree-LSTM, hidden 300): single molecules and trees, an update for 20 and 25
+  of them at each replica. Generated data of the same shape.
 
 "One" is the inline runtime: all of the model in one process, the fastest that there is for one core. Instances are
 made beforehand. Where there are more cores, more replicas follow.

@@ -44,7 +44,7 @@ from ampnet.nodes.split import Split
 from ampnet.nodes.transform import Parameterised
 from ampnet.replicas.member import Member, Token
 from ampnet.schedule import Lane, Route, Schedule
-from ampnet.state import Column, Ints, States
+from ampnet.state import Column, States
 from ampnet.structure import Shelf, Structure
 
 Send = Callable[[End, Direction, Messages], None]

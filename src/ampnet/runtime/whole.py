@@ -14,6 +14,7 @@ change under them. All of them are in flight: pumped, and not yet known to the c
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator
 
@@ -21,7 +22,6 @@ import numpy as np
 
 from ampnet.graph import End
 from ampnet.message import Messages
-
 
 _FEW = 4
 """Of so few instances, buckets most likely, one is started at a time."""
@@ -49,7 +49,7 @@ class Whole:
             self._parts.setdefault(first, []).append((end, messages))
         else:
             cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
-            for start, stop in zip(cuts, cuts[1:], strict=False):
+            for start, stop in itertools.pairwise(cuts):
                 self._parts.setdefault(int(numbers[start]), []).append((end, messages.slice(start, stop)))
         if last:
             self._staged.extend(self._parts.values())

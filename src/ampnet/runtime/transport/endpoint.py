@@ -139,9 +139,9 @@ class Endpoint:
     def receive(self, last: Sequence[int] = (), *, merge: bool = True) -> list[tuple[int, Frame]]:
         """All that has arrived: (sender, frame), in order for each sender.
 
-        With ``merge``, batches of one kind (target, direction, training or not, fields, dtype and shape of a row) are put together,
-        also those of different senders; the sender named is the first one's. A batch never changes places with a note
-        of its sender.
+        With ``merge``, batches of one kind (target, direction, training or not, fields, dtype and shape of a row) are
+        put together, also those of different senders; the sender named is the first one's. A batch never changes places
+        with a note of its sender.
 
         Senders named in ``last`` are looked at last, and what they sent comes first. So where such a sender told
         something to this party before it told another one, who sent a frame here thereafter, this party sees what
