@@ -398,8 +398,7 @@ class Controller:
 
     def abandon(self) -> None:
         """Forget all that is in flight, after an error."""
-        for number in self._in_flight:
-            self._numbers.free(number)
+        self._numbers.clear()
         self._in_flight.clear()
         self._held, self.holding = [], False
         self._open, self._draining, self._coming = [], [], iter(())

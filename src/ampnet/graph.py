@@ -170,7 +170,12 @@ class Graph:
         from ampnet.validate import validate
 
         retie(self)  # the model may have been moved or cast behind its back
+        self._follow()
         return validate(self)
+
+    def _follow(self) -> None:
+        for group in self.replicas.values():
+            group.follow([self.parameterised()[name].updater for name in group.members])
 
     def order(self) -> list[str]:
         """Node names in topological order, loops cut where they close."""
@@ -199,9 +204,7 @@ class Graph:
         for node in self.parameterised().values():
             node.module.to(*args, **kwargs)
             node.updater.rebind()
-        for group in self.replicas.values():
-            if group.sync.when == "shared":
-                group.tie([self.parameterised()[name].updater for name in group.members])
+        self._follow()
         retie(self, *args, **kwargs)
         return self
 

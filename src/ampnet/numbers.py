@@ -42,6 +42,10 @@ class Numbers:
             load[number % n] += 1
         return number
 
+    def clear(self) -> None:
+        """Nothing is in flight any more."""
+        self._flying = [[0] * n for n in self._moduli]
+
     def free(self, number: int) -> None:
         """An instance of this number is not in flight any more."""
         for n, load in zip(self._moduli, self._flying, strict=True):

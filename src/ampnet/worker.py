@@ -24,16 +24,16 @@ Every runtime uses this class; it knows nodes, not processes.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
 
 from ampnet.errors import AmpnetError, NodeError
-from ampnet.events.log import Announcer, Backward, Forward, PortStates, Updated
+from ampnet.events.log import Announcer, Backward, Forward, PortStates, Updated, Worked
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
 from ampnet.nodes.bcast import Bcast
@@ -63,6 +63,22 @@ class Counts:
     """Messages in them."""
 
 
+_TOLD = 64
+"""Instances after which it is told what nodes did."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a node did."""
+
+    lags: Counter[int] = field(default_factory=Counter)
+    updates: int = 0
+
+    def add(self, lags: Sequence[tuple[int, int]]) -> None:
+        for lag, messages in lags:
+            self.lags[lag] += messages
+
+
 class Worker:
     """Nodes, their lanes, and the loop over them."""
 
@@ -89,10 +105,10 @@ class Worker:
         """
         self.name, self.max_batch, self.enough_rows, self.clock = name, max_batch, enough_rows, clock
         self._announce = announce if announce is not None else Announcer()
-        self._noted = tuple(
-            tuple(self._announce.wants_of(kind, trained) for kind in (Forward, Backward)) for trained in (False, True)
-        )
-        """Whether anybody wants to hear of a batch: at a node without parameters, at one with."""
+        self._noted = (self._announce.wants(Forward), self._announce.wants(Backward))
+        self._work: dict[str, _Work] | None = {} if self._announce.wants(Worked) else None
+        """What nodes with parameters did that has not been told yet; None where nobody wants to know."""
+        self._retired = 0
         self.shelf = Shelf()
         self._send, self._tell, self._schedule = send, tell, schedule
         chosen = set(hosts) if hosts is not None else set(graph.nodes)
@@ -130,7 +146,7 @@ class Worker:
                     for train in (True, False) if direction is Direction.FORWARD else (True,):
                         lane = Lane(node, direction, port, train)
                         lane.number = numbers[name]
-                        lane.noted = self._noted[isinstance(node, Parameterised)][direction]
+                        lane.noted = self._noted[direction]
                         self._lanes[name, direction, port, train] = lane
                         lanes.append(lane)
         return lanes
@@ -288,6 +304,8 @@ class Worker:
             self._note(lane, messages, outputs, began)
         if trained is not None:
             updater = trained.updater
+            if self._work is not None:
+                self._work_of(node.name).add(updater.lags)
             if updater.stashes:
                 trained.after_backward()
             if updater.counts_messages and updater.full():
@@ -332,13 +350,35 @@ class Worker:
                     policy.min_update_frequency,
                 )
             )
-        member = self.members.get(node.name)
-        if applied is not None and member is not None:
-            member.updated()
+        if applied is not None:
+            if self._work is not None:
+                self._work_of(node.name).updates += 1
+            member = self.members.get(node.name)
+            if member is not None:
+                member.updated()
+
+    def _work_of(self, name: str) -> _Work:
+        assert self._work is not None
+        if name not in self._work:
+            self._work[name] = _Work()
+        return self._work[name]
+
+    def tell_work(self) -> None:
+        """Announce what nodes with parameters did since this was called last."""
+        if self._work:
+            work, self._work = self._work, {}
+            now = self.clock()
+            for name, did in work.items():
+                lags = tuple(sorted(did.lags.items()))
+                self._announce(Worked(now, self.name, name, sum(did.lags.values()), lags, did.updates))
 
     def retire(self, instances: Column, train: bool) -> None:
         """These instances are done: drop their structures; count them where instances are counted."""
         self.shelf.drop(instances)
+        self._retired += len(instances)
+        if self._work and self._retired >= _TOLD:
+            self._retired = 0
+            self.tell_work()
         if train:
             for node in self._trains:
                 node.updater.count_instances(self._own(node, instances))
@@ -370,6 +410,7 @@ class Worker:
             self._update(node, "flush")
             node.updater.adding.settle()  # where weights are frozen
             node.updater.end_epoch()
+        self.tell_work()
 
     def held(self) -> dict[str, int]:
         """Every queue and cache that is not empty."""
@@ -394,6 +435,8 @@ class Worker:
         for node in self.nodes.values():
             node.forget()
         self._tokens.clear()
+        if self._work is not None:
+            self._work.clear()
         for member in self.members.values():
             member.reset()
         self.shelf = Shelf()

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         """Complain of arguments that nothing has taken."""
         given = extra[0].partition("=")[0]
         kind = "option" if given.startswith("-") else "argument"
-        near = get_close_matches(given, self._option_string_actions, n=1)
+        near = get_close_matches(given, self._option_string_actions, n=1, cutoff=0.7)
         remedy = f"did you mean {near[0]}?" if near else f"'{self.prog} --help' lists what there is"
         self.error(f"unknown {kind} {given}; {remedy}")
 

@@ -177,13 +177,13 @@ def _add_options(parser: Parser) -> None:
     add("--workers", workers, "one for each replica", type=placing.number, metavar="N|auto")
     replicas = "copies of the model, on workers of their own; auto: by cores and by what nodes cost"
     add("--replicas", replicas, type=placing.number, metavar="N|auto")
-    nodes = "make copies of these nodes only, by name or pattern: --replicate cell,embedding"
+    nodes = "make copies of these nodes only, by name or pattern, like cell,embedding"
     add("--replicate", nodes, "the whole model", type=placing.names, metavar="NAMES")
     route = "how instances (of single nodes: messages) are shared out among replicas"
     add("--route", route, choices=ROUTES)
     sync = "how replicas are kept together: shared weights, means of weights now and then, or of all gradients"
     add("--sync", sync, choices=KINDS)
-    add("--sync-every", "updates between two means, with --sync updates or ring", **number)
+    add("--sync-every", "updates between two means, where sync is updates or ring", **number)
     optimizer = "what becomes of what the optimizers of replicas remember"
     add("--sync-optimizer", optimizer, choices=("average", "keep"))
     affinity = 'the worker of nodes: a JSON file like {"embedding": 0, "cell*": 1}; auto: by what they cost'

@@ -5,6 +5,7 @@ messages it is about; they are immutable, so nothing is copied.
 
     pump -> forward ... forward -> backward ... backward -> return -> retire        one instance
     update, synced, epoch, rest                                    a node; a replica of one; a stream; the end of a run
+    worked                                                         what a node did in a while, in sum
 """
 
 from __future__ import annotations
@@ -141,6 +142,22 @@ class Synced(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Worked(Event):
+    """What a node with parameters did since the last such event of it, in sum: for meters, who need no more.
+
+    It tells nothing that Backward and Updated do not tell one by one. ``time`` is now.
+    """
+
+    worker: str
+    node: str
+    messages: int
+    """Backward messages."""
+    lags: tuple[tuple[int, int], ...]
+    """(staleness, messages)."""
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
 class Return(Event):
     """Answers to pumped messages came back to the controller."""
 
@@ -181,17 +198,15 @@ Listener = Callable[[Event], None]
 
 
 _KINDS = {
-    kind.__name__: kind for kind in (Begin, Pump, Forward, Backward, Updated, Synced, Return, Retire, Epoch, Rest)
+    kind.__name__: kind for kind in (Begin, Pump, Forward, Backward, Updated, Synced, Worked, Return, Retire, Epoch, Rest)
 }
-_BATCHES = (Forward, Backward)
 
 
 class Announcer:
     """Hands events to listeners. An event that nobody wants is not made.
 
     A listener with a tuple ``kinds`` gets only events of those kinds, so a meter that says what it needs costs no
-    more than that; any other listener gets all. One with ``trained_only`` gets no batch of a node without parameters:
-    those are most of the batches.
+    more than that; any other listener gets all.
     """
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
@@ -200,22 +215,13 @@ class Announcer:
             kind: tuple(one for one in self.listeners if kind in getattr(one, "kinds", (kind,)))
             for kind in _KINDS.values()
         }
-        self._untrained: dict[type[Event], tuple[Listener, ...]] = {
-            kind: tuple(one for one in self._wanting[kind] if not getattr(one, "trained_only", False))
-            for kind in _BATCHES
-        }
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody wants events of this kind."""
         return bool(self._wanting[kind])
 
-    def wants_of(self, kind: type[Event], trained: bool) -> bool:
-        """Whether anybody wants events of this kind from a node with parameters (``trained``), or from one without."""
-        return bool((self._wanting if trained or kind not in _BATCHES else self._untrained)[kind])
-
     def __call__(self, event: Event) -> None:
-        untrained = isinstance(event, _BATCHES) and event.version is None
-        for listener in (self._untrained if untrained else self._wanting)[type(event)]:
+        for listener in self._wanting[type(event)]:
             listener(event)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ampnet.events.boxes import Box, box_of, in_order
-from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Synced, Updated
+from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Synced, Updated, Worked
 from ampnet.events.replicas import ReplicaMeter
 from ampnet.events.staleness import StalenessMeter
 from ampnet.events.totals import NodeTotal, Totals
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST = 500_000
 """Boxes that are kept of a run."""
-KINDS = (Begin, Pump, Forward, Backward, Updated, Synced, Retire, Epoch, Rest)
+KINDS = (Begin, Pump, Forward, Backward, Updated, Synced, Worked, Retire, Epoch, Rest)
 """The events that a record is made of."""
 
 
@@ -118,12 +118,12 @@ class Sums:
             case Forward():
                 self._worked("forward", event)
             case Backward():
-                self._staleness(event)
-                self._replicas(event)
                 self._worked("backward", event)
             case Updated():
-                self._replicas(event)
                 self._worked("update", event)
+            case Worked():
+                self._staleness(event)
+                self._replicas(event)
             case Synced():
                 self._replicas(event)
                 self._worked("sync", event)

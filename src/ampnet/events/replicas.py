@@ -18,7 +18,7 @@ from math import nan
 from typing import Any
 
 from ampnet.errors import DataError
-from ampnet.events.log import Backward, Begin, Event, Synced, Updated
+from ampnet.events.log import Begin, Event, Synced, Worked
 
 KEPT = 400
 """Rounds of which the drift is kept, at most; of more, every second, fourth, ... is."""
@@ -140,10 +140,8 @@ class _Sums:
 class ReplicaMeter:
     """A listener that adds up what replicas do. It may be read at any time."""
 
-    kinds = (Begin, Backward, Updated, Synced)
+    kinds = (Begin, Worked, Synced)
     """The events it wants."""
-    trained_only = True
-    """Of nodes with parameters alone: no others are replicas of one another."""
 
     def __init__(self) -> None:
         self._groups: dict[str, ReplicaGroup] = {}
@@ -151,18 +149,16 @@ class ReplicaMeter:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case Backward():
+            case Worked():
                 sums = self._members.get(event.node)
                 if sums is not None:
-                    sums.messages += len(event.received)
+                    sums.messages += event.messages
+                    sums.updates += event.updates
                     for lag, messages in event.lags:
                         sums.measured += messages
                         sums.lag += lag * messages
                         if lag > sums.most_lag:
                             sums.most_lag = lag
-            case Updated():
-                if event.node in self._members:
-                    self._members[event.node].updates += 1
             case Synced():
                 if event.node in self._members:
                     self._members[event.node].synced(event)

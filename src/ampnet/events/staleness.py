@@ -9,7 +9,7 @@ flight it is zero wherever a node meets an instance once; it grows with ``max_ac
 ``min_update_frequency``.
 
 There are two ways to know it. A node stores its version with every forward and reports the difference in
-``Backward.lags``; `StalenessMeter` adds those up while a run goes on. `staleness_of` believes nobody: it counts the
+``Backward.lags``; workers add those up (``Worked``), and `StalenessMeter` shows them. `staleness_of` believes nobody: it counts the
 updates between the two events of each state in the log. Promise P7 is that both agree.
 
 A replica whose weights are replaced by the mean of its group has new weights too: that counts like an update.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Synced, Updated
+from ampnet.events.log import Backward, Begin, Event, Forward, Synced, Updated, Worked
 from ampnet.state import States
 
 Row = tuple[int, ...]
@@ -47,16 +47,14 @@ class Staleness:
 class StalenessMeter:
     """A listener that adds up what the nodes report. It may be read at any time."""
 
-    kinds = (Backward,)
-    """The events it wants."""
-    trained_only = True
-    """Of nodes with parameters alone: the others know no staleness."""
+    kinds = (Worked,)
+    """The events it wants: sums, so that it costs next to nothing."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Backward) and event.lags:
+        if isinstance(event, Worked):
             counts = self._counts.setdefault(event.node, Counter())
             for lag, messages in event.lags:
                 counts[lag] += messages

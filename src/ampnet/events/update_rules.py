@@ -69,6 +69,8 @@ class UpdateRule(Rule):
         """(counted, claimed) version of each node, in this run."""
         self._apart = False
         """Whether nodes are in processes of their own."""
+        self._running = False
+        """Whether a run is under way, or was cut short."""
         self._counted: Counter[str] = Counter()
         """Instances in the updates of each node, where they are."""
 
@@ -88,9 +90,16 @@ class UpdateRule(Rule):
                 self._retire(event.instances)
             case Epoch(train=True) if not self._apart:
                 self._left_over(f"the epoch of stream '{event.stream}'", event)
-            case Rest() if self._apart:
-                self._left_over("the run", None)
+            case Rest():
+                if self._apart:
+                    self._left_over("the run", None)
+                self._running = False
             case Begin():
+                if self._running:  # the run before was cut short, and what had come in was dropped
+                    self._gradients.clear()
+                    self._loose.clear()
+                    self._overdue.clear()
+                self._running = True
                 self._apart = event.settings.get("runtime") not in ("inline", None)
                 groups = groups_of(event.settings)
                 self._replicas = {member: group for group in groups for member in group.members}

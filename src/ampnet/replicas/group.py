@@ -68,12 +68,24 @@ class Replicas:
             "optimizer": self.sync.optimizer,
         }
 
-    def tie(self, updaters: Sequence[Updater]) -> None:
-        """Let all replicas have the parameters of the first, in the same memory."""
+    def follow(self, updaters: Sequence[Updater]) -> None:
+        """The model may have been moved, cast or frozen behind the graph's back: let the others be as the first.
+
+        Where weights are shared, they are in the memory of the first again.
+        """
         for updater in updaters[1:]:
-            for parameter, given in zip(updater.parameters, updaters[0].parameters, strict=True):
-                parameter.data = given.data
-            updater.rebind()
+            moved = False
+            for mine, given in zip(updater.parameters, updaters[0].parameters, strict=True):
+                mine.requires_grad_(given.requires_grad)
+                if self.sync.when == "shared":
+                    apart = mine.data_ptr() != given.data_ptr() or mine.dtype != given.dtype
+                else:
+                    apart = mine.dtype != given.dtype or mine.device != given.device
+                if apart:
+                    mine.data = given.data if self.sync.when == "shared" else given.data.clone()
+                    moved = True
+            if moved:
+                updater.rebind()
 
     def equalise(self, updaters: Sequence[Updater]) -> None:
         """Between runs: all replicas take the weights of the first, which are the model's own."""
@@ -83,9 +95,9 @@ class Replicas:
                     weight.copy_(given)
 
     def average(self, updaters: Sequence[Updater]) -> None:
-        """Between runs, after one that was cut short: all take their mean."""
+        """Between runs, after one that was cut short: all take their mean. Where they are equal, nothing changes."""
         for weights in zip(*(u.weights for u in updaters), strict=True):
-            if weights[0].is_floating_point() and weights[0].data_ptr() != weights[1].data_ptr():
+            if weights[0].is_floating_point() and not all(torch.equal(weights[0], w) for w in weights[1:]):
                 mean = torch.stack([w.to(sum_dtype(w)) for w in weights]).mean(0)
                 for weight in weights:
                     weight.copy_(mean)
@@ -228,8 +240,10 @@ def _remembered(updater: Updater) -> tuple[list[tuple[int, str, Tensor]], list[t
     memory, steps = [], []
     for i, copy in enumerate(copies):
         for name, value in optimizer.state.get(copy, {}).items():
-            if isinstance(value, Tensor) and value.shape == copy.shape and value.is_floating_point():
+            if not isinstance(value, Tensor):
+                continue
+            if name != "step" and value.shape == copy.shape and value.is_floating_point():
                 memory.append((i, name, torch.zeros_like(value)))
-            elif isinstance(value, Tensor) and value.numel() == 1:
+            elif value.numel() == 1:
                 steps.append((i, name, torch.zeros_like(value)))
     return memory, steps

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ampnet.events.log import Announcer, Backward, Event, Forward, Listener, Synced, Updated
+from ampnet.events.log import Announcer, Backward, Event, Forward, Listener, Synced, Updated, Worked
 from ampnet.runtime.protocol import Kind
 from ampnet.runtime.transport import Note
 from ampnet.state import Ints, States
 
-KINDS: tuple[type[Event], ...] = (Forward, Backward, Updated, Synced)
+KINDS: tuple[type[Event], ...] = (Forward, Backward, Updated, Synced, Worked)
 """What happens in workers."""
 _NAMES = [tuple(item.name for item in fields(kind)) for kind in KINDS]
 _VALUES = [attrgetter(*names) for names in _NAMES]

@@ -72,14 +72,13 @@ class Host:
         max_batch: int | None,
         enough_rows: int | None,
         kinds: Sequence[type[Event]],
-        trained_only: bool,
         pulse: memoryview,
         parent: int,
         clock: Callable[[], float],
         share: int | None,
         brief: bool,
     ) -> None:
-        """``kinds`` of events are wanted; ``trained_only``: of batches, those at nodes with parameters.
+        """``kinds``: the events that are wanted.
 
         ``share``: this worker does all of an instance, and has so many in flight; None: only parts of them. ``brief``:
         nobody wants to see the answers themselves.
@@ -107,7 +106,7 @@ class Host:
             tell=self._tell,
             hand=self._hand,
             over=self._over,
-            announce=Announcer([_Collector(self.events, tuple(kinds), trained_only)]) if kinds else None,
+            announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
             clock=clock,
         )
         self.worker.pulse = pulse
@@ -232,6 +231,8 @@ class Host:
         self.endpoint.send(self.controller, report_note(report, self.era))
 
     def _tell_events(self, token: int | None = None) -> None:
+        if token is not None:
+            self.worker.tell_work()
         if self.events or token is not None:
             note = events_note(self.events, self.era, token)
             self.events.clear()
@@ -277,6 +278,7 @@ class Host:
 
     def _answer(self, token: int) -> None:
         """How things are: for the end of a run, and to tell a stall from hard work."""
+        self.worker.tell_work()
         self._tell_events()
         counts = self.worker.counts()
         trained = {name: node for name, node in self.graph.parameterised().items() if self.hosts[name] == self.number}
@@ -299,8 +301,8 @@ class Host:
 class _Collector:
     """A listener that keeps events to be sent."""
 
-    def __init__(self, events: list[Event], kinds: tuple[type[Event], ...], trained_only: bool) -> None:
-        self.events, self.kinds, self.trained_only = events, kinds, trained_only
+    def __init__(self, events: list[Event], kinds: tuple[type[Event], ...]) -> None:
+        self.events, self.kinds = events, kinds
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)

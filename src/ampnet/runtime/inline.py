@@ -106,6 +106,9 @@ class Inline(Runtime):
             held = [f"{what} holds {count}" for what, count in self.worker.held().items()]
             raise StallError(self.controller.in_flight, [*self.worker.waits(), *held])
 
+    def _settle(self) -> None:
+        self.worker.tell_work()
+
     def _abandon(self) -> None:
         self.worker.abandon()
 

@@ -275,7 +275,7 @@ class Processes(Runtime):
         whole = concerned(copies, self._inner) is not None and len(counts) == 1
         self._whole = whole and len(homes) == counts.pop() and not any(hosts[n] < len(here) for n in self._entrances)
         self._brief = self._whole and not any(
-            self._announce.wants_of(kind, trained=False) for kind in (Return, Forward, Backward)
+            self._announce.wants(kind) for kind in (Return, Forward, Backward)
         )
         self.controller.parts = len(homes) if self._whole else 1
         self._ways = {
@@ -300,7 +300,6 @@ class Processes(Runtime):
             hosts=self.hosts,
             controller=len(self.names),
             kinds=[kind for kind in KINDS if self._announce.wants(kind)],
-            trained_only=not any(self._announce.wants_of(kind, trained=False) for kind in (Forward, Backward)),
             pulse=memoryview(self._pulse[number]),
             parent=parent,
             clock=self.clock,

@@ -77,6 +77,8 @@ class Runtime:
         self.settings["updates"] = {name: _summary(node.updater.policy) for name, node in graph.parameterised().items()}
         self._equal = True
         """Whether replicas were made equal when the run before ended."""
+        self._left: dict[str, list[int]] = {}
+        """By group: how often the weights of the first replica had been written to when a run was cut short."""
         self._make_tables()
         if graph.replicas:
             self.settings["replicas"] = [group.settings() for group in graph.replicas.values()]
@@ -121,9 +123,14 @@ class Runtime:
             raise GraphError(faults)
 
     def _equalise(self) -> None:
-        """Before a run: replicas start with the first one's weights, or with the mean after a run cut short."""
-        for group in self.graph.replicas.values():
-            (group.equalise if self._equal else group.average)(self._members(group))
+        """Before a run: replicas start with the first one's weights, or with the mean after a run cut short.
+
+        Unless other weights were loaded since then.
+        """
+        for name, group in self.graph.replicas.items():
+            updaters = self._members(group)
+            loaded = self._left.get(name) != _written(updaters[0])
+            (group.equalise if self._equal or loaded else group.average)(updaters)
 
     # -- what each runtime does in its own way
 
@@ -228,6 +235,7 @@ class Runtime:
         except BaseException:
             controller.abandon()
             self._abandon()
+            self._left = {name: _written(self._members(group)[0]) for name, group in self.graph.replicas.items()}
             raise
         finally:
             self._inside = False
@@ -277,6 +285,11 @@ def _fewer_collections() -> Iterator[None]:
         if freeze:
             gc.unfreeze()
         gc.set_threshold(*before)
+
+
+def _written(updater: Updater) -> list[int]:
+    """How often each parameter was written to in place, in this process."""
+    return [parameter._version for parameter in updater.parameters]
 
 
 def _summary(policy: Update | None) -> dict[str, Any] | None:
