@@ -74,38 +74,47 @@ class StalenessMeter:
 class Recount:
     """Counts the updates between the forward and the backward of each state, from the events alone.
 
-    Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used.
+    Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used. Where
+    replicas share their weights, the updates of all of them count.
     """
 
     def __init__(self) -> None:
         self._updates: Counter[str] = Counter()
         self._out: dict[tuple[str, int, tuple[str, ...]], dict[Row, int]] = {}
+        self.shared: dict[str, str] = {}
+        """Replicas that share their weights, and what they are replicas of."""
 
     def __call__(self, event: Event) -> tuple[Counter[int], int] | None:
         """For a backward at a node with parameters: (staleness -> messages, messages whose forward was not seen)."""
         match event:
             case Forward(train=True, version=int()):
-                now = self._updates[event.node]
+                now = self._updates[self._whose(event.node)]
                 for port, states in event.sent:
                     fields, rows = rows_of(states)
                     self._out.setdefault((event.node, port, fields), {}).update(dict.fromkeys(rows, now))
             case Updated() | Synced(moved=True):
-                self._updates[event.node] += 1
+                self._updates[self._whose(event.node)] += 1
             case Backward(version=int()):
                 return self._back(event)
             case Begin():
                 # A run starts with nothing in flight; one that was cut short leaves forwards without a backward.
                 self._out.clear()
+                groups = event.settings.get("replicas") or ()
+                self.shared = {m: one["node"] for one in groups if one.get("sync") == "shared" for m in one["members"]}
             case _:
                 pass
         return None
+
+    def _whose(self, node: str) -> str:
+        """Whose updates change the weights of a node."""
+        return self.shared.get(node, node)
 
     def _back(self, event: Backward) -> tuple[Counter[int], int]:
         fields, rows = rows_of(event.received)
         out = self._out.get((event.node, event.port, fields), {})
         before = Counter(map(out.pop, rows, repeat(-1)))
         unknown = before.pop(-1, 0)
-        now = self._updates[event.node]
+        now = self._updates[self._whose(event.node)]
         return Counter({now - then: messages for then, messages in before.items()}), unknown
 
 

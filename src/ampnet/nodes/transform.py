@@ -153,8 +153,9 @@ class Parameterised(Node):
     def forward(self, port: int, messages: Messages) -> Outputs:
         y, residuals = self.apply(self.rows_of(messages), self.updater.weights, messages)
         if messages.train:
-            keys = self.keys[port].pack(messages.states)
-            self.caches[port].put(keys, residuals, None, messages.offsets, self.updater.version)
+            keys, updater = self.keys[port].pack(messages.states), self.updater
+            version = updater.version if updater.of_all is None else updater.of_all()
+            self.caches[port].put(keys, residuals, None, messages.offsets, version)
         return [forward_to(port, messages.with_payload(y))]
 
     def backward(self, port: int, messages: Messages) -> Outputs:

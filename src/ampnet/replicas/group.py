@@ -115,20 +115,23 @@ class Table:
     """(parameter, name, largest) of single numbers that they remember: how many steps they made."""
     having: Tensor
     """By parameter: how many members had something to give."""
+    versions: Tensor
+    """By member: how many updates it made. Each writes its own; their sum is the version of weights that are shared."""
     counts: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int64))
     """How many gradients are in the sums."""
 
     @classmethod
-    def of(cls, updater: Updater, sync: Sync) -> Table:
-        """A table for members like this one."""
+    def of(cls, updater: Updater, sync: Sync, members: int) -> Table:
+        """A table for so many members like this one."""
         sums = [] if sync.when == "shared" else [torch.zeros_like(w, dtype=sum_dtype(w)) for w in updater.weights]
         memory, steps = _remembered(updater) if sync.optimizer == "average" and sync.when != "gradients" else ([], [])
-        return cls(sums, memory, steps, torch.zeros(len(updater.weights), dtype=torch.int64))
+        having, versions = (torch.zeros(n, dtype=torch.int64) for n in (len(updater.weights), members))
+        return cls(sums, memory, steps, having, versions)
 
     def tensors(self) -> list[Tensor]:
         """All of it, to be put elsewhere."""
         named = [tensor for _, _, tensor in (*self.memory, *self.steps)]
-        return [*self.sums, *named, self.having, self.counts]
+        return [*self.sums, *named, self.having, self.versions, self.counts]
 
     def move(self, tensors: Sequence[Tensor]) -> None:
         """Use these instead, in the order of `tensors`."""
@@ -136,7 +139,7 @@ class Table:
         self.sums = [next(given) for _ in self.sums]
         self.memory = [(i, name, next(given)) for i, name, _ in self.memory]
         self.steps = [(i, name, next(given)) for i, name, _ in self.steps]
-        self.having, self.counts = given
+        self.having, self.versions, self.counts = given
 
     # -- weights
 

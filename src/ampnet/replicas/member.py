@@ -64,6 +64,9 @@ class Member:
         self._send, self._update, self._over = send, update, over
         self._announce, self._worker, self._clock = announce, worker, clock
         node.updater.together = self._kind == "gradients"
+        self._versions = self.table.versions.numpy()
+        if self._kind == "shared":
+            node.updater.of_all = lambda: int(self._versions.sum())
         self._given_count = 0
         self._rounds = 0
         self.reset()
@@ -87,6 +90,7 @@ class Member:
     def updated(self) -> None:
         """The replica has updated itself."""
         self._updates += 1
+        self._versions[self.number] += 1
         self.poke()
 
     def flush(self) -> None:

@@ -11,6 +11,8 @@ Each replica updates itself, so they drift apart. What brings them together has 
     "gradients"  the replicas give their gradients, not their weights: as soon as each has enough of them for an update,
                  all make the same update with the mean. They never drift (the synchronous way, for comparison)
 
+Where weights are shared, the staleness of a gradient counts the updates of all replicas.
+
 No replica ever stops for it: while it waits for the mean, it goes on with its messages and only its own updates wait.
 After a synchronisation all replicas are equal to the bit; so they are at the end of every training stream. What their
 optimizers remember (momentum, Adam's averages) is averaged as well, or kept, each its own.

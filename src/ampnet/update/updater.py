@@ -60,6 +60,8 @@ class Updater:
         """Whether updates wait for a synchronisation with other replicas."""
         self.together = False
         """Whether updates are made together with other replicas only."""
+        self.of_all: Callable[[], int] | None = None
+        """How many updates these weights had, where other replicas update them as well; None: ``version``."""
         self.moved: set[int] | None = None
         """Parameters that got a gradient, by number, where a node tells them apart; None: all did."""
         self._stash: dict[int, list[Tensor]] = {}
@@ -84,6 +86,7 @@ class Updater:
         if any(p.data_ptr() != w.data_ptr() for p, w in zip(self.parameters, self.weights, strict=True)):
             self.rebind()
         self.reset()
+        self.of_all = None
         trained = [p for p in self.parameters if p.requires_grad]
         self.policy = policy = policy if trained else None
         self.stashes = policy is not None and policy.weights == "stash"
@@ -107,7 +110,8 @@ class Updater:
         return self.policy.min_update_frequency - self.counter
 
     def note_lags(self, versions: list[tuple[int, int]]) -> None:
-        self.lags = [(self.version - version, count) for version, count in versions]
+        now = self.version if self.of_all is None else self.of_all()
+        self.lags = [(now - version, count) for version, count in versions]
 
     def count_messages(self, n: int) -> None:
         """Gradients of ``n`` messages have been added to the sums."""
