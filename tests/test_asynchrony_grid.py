@@ -29,10 +29,8 @@ def test_a_small_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     from matplotlib.image import imread
 
     out = tmp_path / "grid.png"
-    small = (
-        "--replicas 2 --keys 2,4 --frequencies 1,2 --train-size 1000 --valid-size 200 --hidden 16 --epochs 2".split()
-    )
-    points = example().main([*small, "--target", "0.05", "--out", str(out)])
+    small = ["--replicas=2", "--keys=2,4", "--frequencies=1,2", "--train-size=1000", "--valid-size=200", "--hidden=16"]
+    points = example().main([*small, "--epochs=2", "--target=0.05", f"--out={out}"])
     assert [(p.max_active_keys, p.min_update_frequency) for p in points] == [(2, 1), (4, 1), (2, 2), (4, 2)]
     assert all(p.speed > 0 and p.seconds > 0 and p.sequences in (1000, 2000) for p in points)
     assert all(p.reached == (p.best >= 0.05) for p in points)
