@@ -5,7 +5,8 @@
   of them at each replica. Generated data of the same shape.
 
 "One" is the inline runtime: all of the model in one process, the fastest that there is for one core. Instances are
-made beforehand. Where there are more cores, more replicas follow.
+made beforehand. Where there are more cores, more replicas follow. "controller" is the processor time that the caller's
+process takes for one instance.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ def row(name: str, n: int, sync: str = "shared") -> Row:
     runtime.train(instances)
 
     def run(seconds: float) -> float:
-        records, began = 0, time.perf_counter()
+        records, count, began, worked = 0, 0, time.perf_counter(), time.process_time()
         while time.perf_counter() - began < seconds:
-            records += runtime.train(instances).records
+            stats = runtime.train(instances)
+            records, count = records + stats.records, count + stats.instances
+        run.controller = (time.process_time() - worked) / count  # type: ignore[attr-defined]
         return records / (time.perf_counter() - began)
 
     run.runtime = runtime  # type: ignore[attr-defined]
@@ -100,12 +103,16 @@ def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, b
         for measure in rows.values():
             measure.runtime.close()  # type: ignore[attr-defined]
         base = max(speeds["one"])
-        print(f"\n{name:42} {'best':>10} {'median':>10} {'ratio':>7}")
+        print(f"\n{name:42} {'best':>10} {'median':>10} {'ratio':>7} {'controller':>12}")
         out[name] = {}
         for r, values in speeds.items():
             found = {"best": max(values), "median": statistics.median(values), "ratio": max(values) / base}
             out[name][r] = found
-            print(f"{'  ' + r:42} {found['best']:10,.0f} {found['median']:10,.0f} {found['ratio']:7.2f}")
+            line = f"{'  ' + r:42} {found['best']:10,.0f} {found['median']:10,.0f} {found['ratio']:7.2f}"
+            if r != "one":
+                found["controller"] = rows[r].controller  # type: ignore[attr-defined]
+                line += f" {1e6 * found['controller']:9.0f} us"
+            print(line)
         for n, least in WANTED[name].items():
             if n in counts:
                 ratio = out[name][f"{n} replicas"]["ratio"]

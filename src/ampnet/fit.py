@@ -9,6 +9,7 @@ the next while the last instances of the one before are still under way, so that
 
 [1] Without a barrier a validation meets weights that the last training instances still move, and its own last instances
     meet those of the next epoch: a difference of at most ``max_active_keys`` instances. ``barrier=True`` rules it out.
+    Where there are replicas there is always a barrier: they are made equal after each training stream.
 [2] The target counts from the moment a validation stream has ended, and the result speaks of that stream's epoch.
 [3] What had been pumped of the next epoch comes back and changes weights, but is in no record.
 

@@ -16,6 +16,7 @@ from ampnet.events.log import (
     Return,
     Synced,
     Updated,
+    Worked,
     read_log,
 )
 from ampnet.events.perfetto import PerfettoWriter
@@ -53,6 +54,7 @@ __all__ = [
     "Updated",
     "UtilisationMeter",
     "Violation",
+    "Worked",
     "WorkerUse",
     "assert_kept",
     "check",

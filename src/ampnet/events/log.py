@@ -198,7 +198,8 @@ Listener = Callable[[Event], None]
 
 
 _KINDS = {
-    kind.__name__: kind for kind in (Begin, Pump, Forward, Backward, Updated, Synced, Worked, Return, Retire, Epoch, Rest)
+    kind.__name__: kind
+    for kind in (Begin, Pump, Forward, Backward, Updated, Synced, Worked, Return, Retire, Epoch, Rest)
 }
 
 

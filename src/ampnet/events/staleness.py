@@ -9,8 +9,8 @@ flight it is zero wherever a node meets an instance once; it grows with ``max_ac
 ``min_update_frequency``.
 
 There are two ways to know it. A node stores its version with every forward and reports the difference in
-``Backward.lags``; workers add those up (``Worked``), and `StalenessMeter` shows them. `staleness_of` believes nobody: it counts the
-updates between the two events of each state in the log. Promise P7 is that both agree.
+``Backward.lags``; workers add those up (``Worked``), and `StalenessMeter` shows them. `staleness_of` believes nobody:
+it counts the updates between the two events of each state in the log. Promise P7 is that both agree.
 
 A replica whose weights are replaced by the mean of its group has new weights too: that counts like an update.
 """
@@ -54,7 +54,7 @@ class StalenessMeter:
         self._counts: dict[str, Counter[int]] = {}
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Worked):
+        if isinstance(event, Worked) and event.lags:
             counts = self._counts.setdefault(event.node, Counter())
             for lag, messages in event.lags:
                 counts[lag] += messages
@@ -74,8 +74,8 @@ class StalenessMeter:
 class Recount:
     """Counts the updates between the forward and the backward of each state, from the events alone.
 
-    Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used. Where
-    replicas share their weights, the updates of all of them count.
+    Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used.
+    Where replicas share their weights, the updates of all of them count.
     """
 
     def __init__(self) -> None:

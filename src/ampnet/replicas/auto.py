@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ampnet.graph import Graph
 from ampnet.instance import Instance
 
-PUMPED = 250e-6
-"""Seconds that the controller takes for one instance besides making it; measured by bench/replicas.py."""
+PUMPED = 180e-6
+"""Seconds that the controller takes for one instance besides making it; measured by bench/replicas.py ("controller")."""
 _TRIED = 32
 
 

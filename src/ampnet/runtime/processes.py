@@ -274,9 +274,7 @@ class Processes(Runtime):
         counts = {c.count for c in copies.values()}
         whole = concerned(copies, self._inner) is not None and len(counts) == 1
         self._whole = whole and len(homes) == counts.pop() and not any(hosts[n] < len(here) for n in self._entrances)
-        self._brief = self._whole and not any(
-            self._announce.wants(kind) for kind in (Return, Forward, Backward)
-        )
+        self._brief = self._whole and not any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
         self.controller.parts = len(homes) if self._whole else 1
         self._ways = {
             port: [self._wiring.forward[End(name, i)] for i in range(len(nodes[name].outputs))]
@@ -629,6 +627,8 @@ class Processes(Runtime):
             self._ask()
             for number, answer in self._last_answers.items():
                 held |= {f"{self.names[number]}: {what}": n for what, n in answer["held"].items()}
+        if self._front is not None:
+            held |= self._front.held()
         if self.controller.in_flight:
             held["instances in flight"] = len(self.controller.in_flight)
         return held
