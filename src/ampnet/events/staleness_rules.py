@@ -57,7 +57,7 @@ class HonestStaleness(Rule):
         for lag, messages in event.lags:
             reported[lag] += messages
         if self._apart and event.node in self._recount.shared:
-            # Other processes update the same weights at the same time: their order is known to nobody. None counts back.
+            # Other processes update the same weights at the same time, in an order that nobody knows.
             counted = Counter({lag: n for lag, n in reported.items() if lag >= 0})
         # A message that was never forwarded has no staleness; pairing reports it.
         if not unknown and reported != counted:

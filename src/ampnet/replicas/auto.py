@@ -17,7 +17,7 @@ from ampnet.graph import Graph
 from ampnet.instance import Instance
 
 PUMPED = 180e-6
-"""Seconds that the controller takes for one instance besides making it; measured by bench/replicas.py ("controller")."""
+"""Seconds that the controller takes for one instance besides making it; bench/replicas.py measures it."""
 _TRIED = 32
 
 
