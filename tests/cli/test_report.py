@@ -85,7 +85,7 @@ def test_the_closing_line_is_followed_by_those_on_replicas() -> None:
         second,
     )
     shared = summary("list-reduction", "sequences", RESULT, StalenessMeter(), measured("shared"))
-    assert shared.endswith("0.0 / 0.0, 4 synchronisations")
+    assert shared.endswith("0.0 / 0.5, 4 synchronisations")
 
 
 def test_the_report_has_every_group_as_plain_data(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Updated
 from ampnet.state import States
+from tests.events.worked import told
 
 TIMES = {"forward": 1e-3, "backward": 2e-3, "update": 0.4e-3}
 
@@ -70,4 +71,4 @@ def pipeline(
                     events.append(Pump(end, "train", True, (coming - 1,), (), left + 1, coming < instances))
         free[w] = end
     over = max(free)
-    return [*events, Epoch(over, "train", True, 0.5, {"accuracy": 0.75}), Rest(over, {})]
+    return told([*events, Epoch(over, "train", True, 0.5, {"accuracy": 0.75}), Rest(over, {})])

@@ -11,6 +11,7 @@ from typing import Any
 
 from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Return, Synced, Updated
 from ampnet.state import States
+from tests.events.worked import told
 
 
 def group(node: str = "cell", count: int = 2, *, by_instance: bool = True, sync: str = "updates") -> dict[str, Any]:
@@ -48,6 +49,10 @@ class Script:
     def on(self, node: str) -> tuple[float, str, str]:
         return 0.5e-3, f"worker {self.members.index(node)}", node
 
+    def changes(self, node: str) -> int:
+        """How often the weights of a replica have changed: where all share them, by the updates of all."""
+        return self.versions.total() if self.sync == "shared" else self.versions[node]
+
     def pump(self, *instances: int, train: bool = True) -> None:
         sent = States.of(instance=list(instances), t=0)
         self.add(Pump, "train" if train else "valid", train, instances, ((0, sent),), len(instances), False)
@@ -55,13 +60,13 @@ class Script:
     def forward(self, instance: int, node: str | None = None, train: bool = True) -> None:
         node = node or self.where(instance)
         states = States.of(instance=instance, t=[0])
-        self.forwarded[instance] = self.versions[node]
+        self.forwarded[instance] = self.changes(node)
         self.add(Forward, *self.on(node), 0, train, states, ((0, states),), (), 4, self.versions[node])
 
     def backward(self, instance: int, node: str | None = None) -> None:
         node = node or self.where(instance)
         states, version = States.of(instance=instance, t=[0]), self.versions[node]
-        lags = ((version - self.forwarded[instance], 1),)
+        lags = ((self.changes(node) - self.forwarded[instance], 1),)
         self.add(Backward, *self.on(node), 0, states, ((0, states),), 4, version, 1, lags)
 
     def update(self, node: str, count: int, reason: str = "full", frequency: int = 2) -> None:
@@ -112,6 +117,7 @@ class Script:
     def end(self) -> list[Event]:
         self.add(Epoch, "train", True, 0.5, {"accuracy": 0.75})
         self.add(Rest, {})
+        self.events = told(self.events)
         return self.events
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,12 @@ from ampnet.events.log import (
     Rest,
     Synced,
     Updated,
+    Worked,
     from_json,
     read_log,
     to_json,
     without_time,
 )
-from ampnet.events.staleness import StalenessMeter
 from ampnet.runtime.events import KINDS, events_note, events_of
 from ampnet.state import States
 from tests.events.runs import epoch, record, update
@@ -120,11 +121,23 @@ def test_a_synchronisation_is_written_and_sent_between_processes() -> None:
     assert events_of(note) == [*others, SYNCED]
 
 
-class Counting:
-    """A meter of nodes with parameters."""
+WORKED = Worked(2.5, "w0", "cell#2", 5, ((0, 2), (3, 3)), 4)
 
-    kinds = (Begin, Backward)
-    trained_only = True
+
+@pytest.mark.parametrize("event", [WORKED, Worked(2.5, "w0", "cell#2", 0, (), 1)])
+def test_a_sum_is_written_and_sent_between_processes(event: Worked) -> None:
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+    assert Worked in KINDS
+    states = States.of(instance=[3, 4])
+    backward = Backward(1.0, 0.25, "w0", "cell#2", 0, states, ((0, states),), 2, 4, 2, ((0, 1), (3, 1)))
+    mixed: list[Event] = [backward, event, SYNCED, replace(event, node="cell#1"), backward]
+    assert events_of(events_note(mixed, era=1)) == mixed
+
+
+class Counting:
+    """A listener that wants some kinds."""
+
+    kinds = (Begin, Worked)
 
     def __init__(self) -> None:
         self.seen: list[Event] = []
@@ -133,22 +146,18 @@ class Counting:
         self.seen.append(event)
 
 
-def test_batches_of_nodes_without_parameters_are_for_those_who_want_them() -> None:
+def test_a_listener_hears_of_the_kinds_that_it_wants() -> None:
     states = States.of(instance=[3])
-    trained = Backward(1.0, 0.1, "w", "linear1", 0, states, (), 1, 2, 1, ((0, 1),))
-    plain = Backward(1.0, 0.1, "w", "relu", 0, states, (), 1, None, 1, ())
+    backward = Backward(1.0, 0.1, "w", "linear1", 0, states, (), 1, 2, 1, ((0, 1),))
     forward = Forward(1.0, 0.1, "w", "relu", 0, True, states, (), (), 1, None)
-    begin, rest = Begin(0.0, {}), Rest(2.0, {})
+    events: list[Event] = [Begin(0.0, {}), forward, backward, WORKED, Rest(2.0, {})]
     counting, log = Counting(), EventLog()
     alone, both = Announcer([counting]), Announcer([counting, log])
-    for event in (begin, forward, trained, plain, rest):
+    for event in events:
         alone(event)
         both(event)
-    assert counting.seen == [begin, begin, trained, trained]
-    assert log.events == [begin, forward, trained, plain, rest]
-    assert [alone.wants_of(Backward, trained=t) for t in (True, False)] == [True, False]
-    assert [alone.wants_of(Begin, trained=t) for t in (True, False)] == [True, True]
-    assert [alone.wants_of(Forward, trained=t) for t in (True, False)] == [False, False]
-    assert [both.wants_of(Backward, trained=t) for t in (True, False)] == [True, True]
-    assert alone.wants(Backward)
-    assert not Announcer([StalenessMeter()]).wants_of(Backward, trained=False)
+    assert counting.seen == [events[0]] * 2 + [WORKED] * 2
+    assert log.events == events
+    assert [kind for kind in (Begin, Forward, Backward, Updated, Worked, Rest) if alone.wants(kind)] == [Begin, Worked]
+    assert both.wants(Backward)
+    assert not Announcer().wants(Worked)

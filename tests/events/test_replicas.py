@@ -10,10 +10,9 @@ from math import isnan
 import pytest
 
 from ampnet.errors import DataError
-from ampnet.events import Backward, Synced, Updated
+from ampnet.events import Backward, Begin, Forward, Synced, Updated, Worked, check, staleness_of
 from ampnet.events.log import Announcer, Event
 from ampnet.events.replicas import KEPT, GroupUse, ReplicaMeter, groups_of
-from ampnet.state import States
 from tests.events.replicated import Script, group, replicated
 
 
@@ -76,9 +75,7 @@ def test_where_nothing_drifts_there_is_no_drift(sync: str) -> None:
 def test_other_nodes_are_no_replicas() -> None:
     meter = measured(replicated())
     before = meter.groups()
-    states = States.of(instance=[1, 2])
-    meter(Backward(0.0, 0.1, "w", "linear1", 0, states, (), 2, 3, 2, ((0, 2),)))
-    meter(Updated(0.0, 0.1, "w", "linear1", 1, 2, "full", "messages", 2))
+    meter(Worked(0.0, "w", "linear1", 2, ((0, 2),), 1))
     meter(Synced(0.0, 0.1, "w", "linear1#1", "linear1", 1, 2, True, 0, 0.1, 7))
     assert meter.groups() == before
 
@@ -134,9 +131,12 @@ def test_settings_of_old_runs_have_no_replicas() -> None:
 def test_settings_that_are_none_are_said(broken: object) -> None:
     with pytest.raises(DataError, match="replicas that are none"):
         groups_of({"replicas": broken})
+    for read in (check, staleness_of):
+        with pytest.raises(DataError, match="replicas that are none"):
+            read([Begin(0.0, {"replicas": broken})])
 
 
-def test_the_meter_wants_nodes_with_parameters_only() -> None:
+def test_the_meter_costs_no_event_of_a_batch_or_an_update() -> None:
     announce = Announcer([ReplicaMeter()])
-    assert announce.wants_of(Backward, trained=True)
-    assert not announce.wants_of(Backward, trained=False)
+    assert announce.wants(Worked)
+    assert not any(map(announce.wants, (Forward, Backward, Updated)))

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampnet.events.log import Backward, Begin, Event, EventLog, Forward, Updated
+from ampnet.events.log import Backward, Begin, Event, EventLog, Forward, Rest, Updated, Worked
 from ampnet.events.staleness import Staleness, StalenessMeter, rows_of, staleness_of
 from ampnet.state import States
 from tests.events.runs import SCHEDULES, epoch, record, runtime, update
+from tests.events.worked import told
 
 
 def _forward(states: States, version: int | None, node: str = "linear1", *, train: bool = True) -> Forward:
@@ -52,7 +53,7 @@ def timeline() -> list[Event]:
 
 def test_timeline() -> None:
     meter = StalenessMeter()
-    for event in timeline():
+    for event in told([*timeline(), Rest(1.0, {})]):
         meter(event)
     expected = Staleness(messages=2, mean=1.5, max=2, histogram={1: 1, 2: 1})
     assert meter.nodes() == {"linear1": expected}
@@ -84,6 +85,16 @@ def test_nothing_measured() -> None:
     overall = StalenessMeter().overall()
     assert (overall.messages, overall.max, overall.histogram) == (0, 0, {})
     assert math.isnan(overall.mean)
+
+
+def test_a_node_that_was_only_updated_has_no_staleness() -> None:
+    """A replica that gave nothing takes part in the updates of its group."""
+    meter = StalenessMeter()
+    meter(Worked(1.0, "w", "cell#2", 0, (), 3))
+    assert meter.nodes() == {}
+    meter(Worked(2.0, "w", "cell#2", 2, ((0, 1), (3, 1)), 0))
+    meter(Worked(3.0, "w", "cell#2", 1, ((3, 1),), 1))
+    assert meter.nodes() == {"cell#2": Staleness(messages=3, mean=2.0, max=3, histogram={0: 1, 3: 2})}
 
 
 def test_equal_states_are_equal_in_any_order_of_fields() -> None:

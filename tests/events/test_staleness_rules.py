@@ -62,3 +62,27 @@ def test_a_replica_that_forgets_its_new_weights() -> None:
     found = check(still)[0]
     assert found.promise == "P7"
     assert "node 'cell#1' says version 1 at (instance=2, t=0); by its updates it is 0" in found.sentence
+
+
+def test_where_weights_are_shared_the_updates_of_all_count() -> None:
+    """An update of the first replica, while a message is out at the second."""
+    script = Script(sync="shared")
+    script.begin()
+    script.pump(0, 1, 2)
+    for instance in (0, 1, 2):
+        script.forward(instance)
+    script.backward(0)
+    script.backward(2)
+    script.update("cell#1", 2)
+    script.backward(1)
+    script.update("cell#2", 1, "flush")
+    for instance in (0, 1, 2):
+        script.answer(instance)
+    script.retire(0, 1, 2)
+    script.round()
+    events = script.end()
+    assert check(events) == []
+    assert staleness_of(events)["cell#2"].histogram == {1: 1}
+    last = max(i for i, e in enumerate(events) if isinstance(e, Backward))
+    (found,) = check([replace(e, lags=((0, 1),)) if i == last else e for i, e in enumerate(events)])  # type: ignore[call-arg]
+    assert "node 'cell#2' reports staleness {0: 1} for (instance=1, t=0); the log has {1: 1}" in found.sentence

@@ -24,6 +24,7 @@ from functools import cache
 from itertools import repeat
 
 from ampnet.events.log import Backward, Begin, Event, Forward, Synced, Updated, Worked
+from ampnet.events.replicas import groups_of
 from ampnet.state import States
 
 Row = tuple[int, ...]
@@ -99,8 +100,8 @@ class Recount:
             case Begin():
                 # A run starts with nothing in flight; one that was cut short leaves forwards without a backward.
                 self._out.clear()
-                groups = event.settings.get("replicas") or ()
-                self.shared = {m: one["node"] for one in groups if one.get("sync") == "shared" for m in one["members"]}
+                shared = [group for group in groups_of(event.settings) if group.sync == "shared"]
+                self.shared = {member: group.node for group in shared for member in group.members}
             case _:
                 pass
         return None
