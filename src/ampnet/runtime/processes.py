@@ -301,7 +301,7 @@ class Processes(Runtime):
             pulse=memoryview(self._pulse[number]),
             parent=parent,
             clock=self.clock,
-            share=-(-self._places // self.controller.parts) if self._whole else None,
+            share=self._share(number) if self._whole else None,
             brief=self._brief,
             **self._limits,
         )
@@ -312,6 +312,11 @@ class Processes(Runtime):
         # it would wait for them for ever.
         with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(self._threads,)) as fresh:
             fresh.submit(host.serve).result()
+
+    def _share(self, number: int) -> int:
+        """How many instances may be in flight at a worker that does all of them."""
+        here = {found.number for name, found in self.graph.copies.items() if self.hosts[name] == number}
+        return len(here) * -(-self._places // self.controller.parts)
 
     def close(self) -> None:
         """End the workers, whatever they do."""
