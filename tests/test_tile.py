@@ -236,6 +236,15 @@ def mlp() -> tuple[Compiled, list[tuple[Any, ...]]]:
     return compile(Mlp(12, 3, 4).double(), *data[0]), data
 
 
+def test_the_front_end_tiles_by_the_name_of_a_module() -> None:
+    example = next(generated.images(1, 0, width=12, classes=4))
+    graph = compile(Mlp(12, 3, 4), *example, tiles={"hidden.1": 2}, replicas={"classify": 2})
+    assert {"hidden_0", "hidden_1~1", "hidden_1~2", "classify#1", "classify#2"} <= set(graph.nodes)
+    assert "hidden_1" not in graph.nodes
+    with pytest.raises(GraphError, match="no node is called 'hidden_7'"):
+        compile(Mlp(12, 3, 4), *example, tiles={"hidden.7": 2})
+
+
 @ways
 def test_a_compiled_model(by: By) -> None:
     graph, data = mlp()

@@ -38,6 +38,7 @@ from ampnet.nodes.program import moved
 from ampnet.replicas.replicate import Replicate, replicate
 from ampnet.state import Ints, States
 from ampnet.structure import Shelf, Structure
+from ampnet.tile import tile
 
 
 def compile(
@@ -49,6 +50,7 @@ def compile(
     fuse_loops: bool = True,
     fuse_rows: bool = True,
     replicas: int | Mapping[str, int | Replicate] | Replicate = 1,
+    tiles: Mapping[str, int] | None = None,
 ) -> Compiled:
     """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes.
 
@@ -58,10 +60,12 @@ def compile(
 
     ``replicas``: so many copies of the whole model; or ``{"cell": 4}``, copies of what single modules of the model do,
     by their names in it (a pattern: of all that match, together). `Replicate` says how messages are shared out and how
-    copies are kept together.
+    copies are kept together. ``tiles``: ``{"fc": 2}``, a large `nn.Linear` in so many parts, each a node of its own.
     """
     trace = traced(model, example)
     graph = Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)
+    for name, parts in (tiles or {}).items():
+        tile(graph, name.replace(".", "_"), parts)
     wanted = [(None, replicas)] if isinstance(replicas, int | Replicate) else list(replicas.items())
     for name, how in wanted:
         given = Replicate(how) if isinstance(how, int) else how
