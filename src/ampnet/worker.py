@@ -410,7 +410,6 @@ class Worker:
             self._update(node, "flush")
             node.updater.adding.settle()  # where weights are frozen
             node.updater.end_epoch()
-        self.tell_work()
 
     def held(self) -> dict[str, int]:
         """Every queue and cache that is not empty."""

@@ -64,8 +64,8 @@ def compile(
     """
     trace = traced(model, example)
     graph = Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)
-    for name, parts in (tiles or {}).items():
-        tile(graph, name.replace(".", "_"), parts)
+    for module, count in (tiles or {}).items():
+        tile(graph, module.replace(".", "_"), count)
     wanted = [(None, replicas)] if isinstance(replicas, int | Replicate) else list(replicas.items())
     for name, how in wanted:
         given = Replicate(how) if isinstance(how, int) else how

@@ -100,6 +100,7 @@ class Inline(Runtime):
     def _flush(self) -> None:
         self.worker.flush()
         self.worker.pass_tokens()
+        self.worker.tell_work()
 
     def _turn(self) -> None:
         if not self.worker.step():
