@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.pages import ROOT, run_page
 PAGE = ROOT / "docs" / "tutorial.md"
 
 
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
 def test_the_tutorial_runs_and_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with torch.random.fork_rng():
