@@ -349,12 +349,12 @@ class Controller:
         """[3] Nothing of this stream is left."""
         if opened.stream.train and opened.pumped:
             self._flush()
-            if self.holding:
-                self._held.append(opened)
-                return
         elif opened.numbers:
             self._forget(np.array(opened.numbers))
-        self._ended(opened)
+        if self.holding:
+            self._held.append(opened)
+        else:
+            self._ended(opened)
 
     def release(self) -> None:
         """Replicas are equal: the streams that ended have ended, and pumping goes on."""

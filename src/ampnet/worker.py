@@ -330,10 +330,7 @@ class Worker:
         began = self.clock() if noted else 0.0
         policy = node.updater.policy
         try:
-            if own is None:
-                applied = node.updater.apply(reason)
-            else:
-                applied = node.updater.apply_together(*self.members[node.name].table.gradients(), own)
+            applied = node.updater.apply(reason) if own is None else self.members[node.name].together(own)
         except Exception as error:
             raise NodeError(node.name, "update", None, self.name, error) from error
         if applied is not None and noted and policy is not None:

@@ -95,7 +95,13 @@ class Replicas:
                     weight.copy_(given)
 
     def average(self, updaters: Sequence[Updater]) -> None:
-        """Between runs, after one that was cut short: all take their mean. Where they are equal, nothing changes."""
+        """Between runs, after one that was cut short: all take their mean. Where they are equal, nothing changes.
+
+        Where gradients are averaged, the first is the one that others follow.
+        """
+        if self.sync.when == "gradients":
+            self.equalise(updaters)
+            return
         for weights in zip(*(u.weights for u in updaters), strict=True):
             if weights[0].is_floating_point() and not all(torch.equal(weights[0], w) for w in weights[1:]):
                 mean = torch.stack([w.to(sum_dtype(w)) for w in weights]).mean(0)
@@ -108,7 +114,8 @@ class Table:
     """Sums over the members that have given so far. The first to give writes, the others add."""
 
     sums: list[Tensor]
-    """Of the weights or gradients, one for each parameter; none where weights are shared."""
+    """Of the weights or gradients, one for each parameter; none where weights are shared. Gradients that were used
+    make room for the weights that came of them."""
     memory: list[tuple[int, str, Tensor]]
     """(parameter, name, sum) of what optimizers remember in the shape of the parameter."""
     steps: list[tuple[int, str, Tensor]]
@@ -205,6 +212,11 @@ class Table:
             self.having[i] += count > 0 and (moved is None or i in moved)
         self.counts += count
         return count
+
+    def put(self, updater: Updater) -> None:
+        """The gradients have been used: leave these weights in their place."""
+        for total, weight in zip(self.sums, updater.weights, strict=True):
+            total.copy_(weight)
 
     def gradients(self) -> tuple[list[Tensor], int, set[int]]:
         """The sums, how many gradients are in them, and the parameters that got one."""

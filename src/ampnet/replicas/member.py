@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from ampnet.events.log import Announcer, Synced
 from ampnet.nodes.transform import Parameterised
 from ampnet.replicas.group import Replicas, digest
+from ampnet.update.updater import Applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Token:
     """How many training streams had ended for the first member when it started."""
     taking: bool = False
     """Whether it is on its second round."""
+    digest: int = 0
+    """Of shared weights, by the first: they are one memory, which goes on changing while the token runs."""
 
 
 class Member:
@@ -68,15 +71,14 @@ class Member:
         if self._kind == "shared":
             node.updater.of_all = lambda: int(self._versions.sum())
         self._given_count = 0
-        self._rounds = 0
         self.reset()
 
     def reset(self) -> None:
         """After an error: nothing is under way."""
         self._token: Token | None = None
-        self._running = self._flush_waits = False
+        self._running = False
         self.node.updater.waiting = False
-        self._updates = self._ended = self._lasts = 0
+        self._rounds = self._updates = self._ended = self._lasts = self._flushes = 0
 
     def waits(self) -> str | None:
         """What is under way, in words."""
@@ -97,9 +99,8 @@ class Member:
         """A training stream is over: apply what is left, and take part in the synchronisation at its end."""
         updater = self.node.updater
         if updater.waiting:
-            self._flush_waits = True  # [3]
+            self._flushes += 1  # [3]
             return
-        self._flush_waits = False
         if self._kind != "gradients":
             self._update("flush", None)
             updater.adding.settle()
@@ -161,10 +162,10 @@ class Member:
             self._give()
             self._on(token)
 
-    def _on(self, token: Token, first: Callable[[Token], None] | None = None) -> None:
+    def _on(self, token: Token, first: Callable[[Token], Token] | None = None) -> None:
         """Pass it on, after the mean was taken if it was: what that leads to may want the token again."""
         if first is not None:
-            first(token)
+            token = first(token)
         self._send(replace(token, to=(self.number + 1) % len(self.group.members)))
         if first is not None:
             self._after()
@@ -177,14 +178,14 @@ class Member:
             self.table.add_weights(updater, self.number == 0)
         updater.waiting = True  # [3]
 
-    def _take(self, token: Token) -> None:
+    def _take(self, token: Token) -> Token:
         updater, table = self.node.updater, self.table
         noted = self._announce.wants(Synced)
         moved = self._kind not in ("shared", "gradients")
         updater.waiting = False
         if self._kind == "gradients":
             self._update("together", self._given_count)
-            if token.last:
+            if token.last and self.number == 0:
                 updater.end_epoch()
         began = self._clock() if noted else 0.0
         drift = table.drift(updater) if noted and moved else 0.0
@@ -194,6 +195,8 @@ class Member:
             table.take_memory(updater)
         self._rounds, updates, self._updates = token.round, self._updates, 0
         if noted:
+            if self._kind != "shared" or self.number == 0:
+                token = replace(token, digest=digest(updater))
             self._announce(
                 Synced(
                     began,
@@ -206,14 +209,32 @@ class Member:
                     moved,
                     updates,
                     drift,
-                    digest(updater),
+                    token.digest,
                 )
             )
+        return token
+
+    def together(self, own: int) -> Applied | None:
+        """Update the replica with the gradients of all. ``own``: how many of them are its own.
+
+        The first makes the step, and leaves its weights on the table; the others take them. So they are equal whatever
+        their optimizers remember, which may be of a run that was cut short at different points.
+        """
+        sums, count, moved = self.table.gradients()
+        if not count:
+            return None
+        if self.number == 0:
+            applied = self.node.updater.apply_together(sums, count, moved, own)
+            self.table.put(self.node.updater)
+            return applied
+        self.node.updater.replace(sums)
+        return Applied(self.node.updater.version, own, "together")
 
     def _after(self) -> None:
         """The mean is taken: now for what has waited."""
         if self.node.updater.due():
             self._update("late", None)
-        if self._flush_waits:
+        flushes, self._flushes = self._flushes, 0
+        for _ in range(flushes):
             self.flush()
         self.poke()

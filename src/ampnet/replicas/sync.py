@@ -9,7 +9,8 @@ Each replica updates itself, so they drift apart. What brings them together has 
     "shared"     the replicas have one set of weights in shared memory, which all update without locks (Hogwild); at the
                  end of a training stream only what their optimizers remember is averaged
     "gradients"  the replicas give their gradients, not their weights: as soon as each has enough of them for an update,
-                 all make the same update with the mean. They never drift (the synchronous way, for comparison)
+                 the first makes one with the mean, and the others take its weights. They never drift (the synchronous
+                 way, for comparison)
 
 Where weights are shared, the staleness of a gradient counts the updates of all replicas.
 

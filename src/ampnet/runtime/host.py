@@ -219,6 +219,7 @@ class Host:
 
     def _hand(self, token: Token) -> None:
         member = self.graph.replicas[token.group].members[token.to]
+        self.sent += 1
         self.endpoint.send(self.hosts[member], token_note(token, self.era))
 
     def _over(self, group: str, ended: int) -> None:
@@ -273,6 +274,7 @@ class Host:
         elif note.kind == Kind.FLUSH:
             self.worker.flush()
         elif note.kind == Kind.TOKEN and note.data["era"] == self.era:
+            self.received += 1
             token = token_of(note)
             self.worker.token(token, self.graph.replicas[token.group].members[token.to])
 

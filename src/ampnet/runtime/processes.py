@@ -198,10 +198,18 @@ class Processes(Runtime):
         hosts = self._place(some, first.train)
         by_name = by_hand(self.graph, len(self.names), self.affinity)
         self._entrances = {name: port for name, port in self._entrances.items() if name not in by_name}
+        self._inner = [name for name in self.graph.nodes if name not in self._entrances]
         self.settings["affinity"] = {name: host for name, host in hosts.items() if name not in self._entrances}
         self.hosts = hosts | dict.fromkeys(self._entrances, len(self.names))
         self._fork()
         return _chained(first, streams)
+
+    def _equalise(self) -> None:
+        if self._pids and not self._equal:
+            if self._running:
+                self._abandon()
+            self._ask()  # workers that have heard of the end of the run before update nothing more
+        super()._equalise()
 
     def _place(self, some: Sequence[Any], train: bool) -> dict[str, int]:
         workers = len(self.names)

@@ -144,7 +144,7 @@ class Updater:
 
     def apply_together(self, sums: Sequence[Tensor], count: int, moved: set[int], own: int) -> Applied | None:
         """Update the weights with the gradients of all replicas. ``own``: how many of them are this one's."""
-        if self.policy is None or not count:
+        if self.policy is None:
             return None
         self._step([total.clone() for total in sums], count, moved)
         return Applied(self.version, own, "together")

@@ -132,7 +132,7 @@ def test_numbers_of_dtypes_are_for_ever() -> None:
         ({"FURTHER": 1 << 40}, "further words"),
         ({"TARGET": -1}, "target -1"),
         ({"DIRECTION": 2}, "direction 2"),
-        ({"FLAGS": 8}, "flags 8"),
+        ({"FLAGS": 16}, "flags 16"),
         ({"FLAGS": -1}, "flags -1"),
         ({"FIELDS": 1}, "fields no. 1; 1 were named"),
         ({"FIELDS": -1}, "fields no. -1"),
