@@ -93,3 +93,25 @@ def test_it_reaches_97_percent_in_ten_epochs(options: list[str], tmp_path: Path)
     result = json.loads(out.read_text(encoding="utf-8"))
     assert result["value"] >= 0.97
     assert result["epochs"] <= 10
+
+
+def epochs(tmp_path: Path, *options: str) -> int:
+    out = tmp_path / "result.json"
+    command = ["train", "list-reduction", "--target", "0.97", "--epochs", "14", "--quiet", "--json", str(out)]
+    assert main([*command, *options]) == 0
+    found: int = json.loads(out.read_text(encoding="utf-8"))["epochs"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_two_replicas_need_at_most_two_epochs_more_than_one(seed: str, tmp_path: Path) -> None:
+    one = epochs(tmp_path, "--seed", seed)
+    assert epochs(tmp_path, "--seed", seed, "--replicas", "2") <= one + 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_four_replicas_need_no_more_epochs_than_in_the_paper(tmp_path: Path) -> None:
+    assert epochs(tmp_path, "--replicas", "4") <= 14
