@@ -162,6 +162,8 @@ class Processes(Runtime):
         self._entrances = entrances(graph, self._wiring)
         self._inner = [name for name in graph.nodes if name not in self._entrances]
         self._places = max_active_keys
+        self.on_worker: Callable[[Host], None] = lambda host: None
+        """Called in each worker process before it serves, for instruments. To be set before the first run."""
 
     def _stagger(self) -> None:
         """Begin with some of the places only; `_hear` opens more, a wave for each report of a loss.
@@ -313,6 +315,7 @@ class Processes(Runtime):
             brief=self._brief,
             **self._limits,
         )
+        self.on_worker(host)
         if self._threads == 1:
             host.serve()
             return

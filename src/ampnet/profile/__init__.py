@@ -1,0 +1,13 @@
+"""Where the time goes: for every node kernels, bookkeeping, waiting and copies; for every process all the rest.
+
+    with ampnet.Inline(graph, update=update, max_active_keys=64) as runtime:
+        print(table(profile(runtime, instances, seconds=4)))
+
+The command line has it as ``ampnet profile``. A run that is not profiled pays nothing.
+"""
+
+from ampnet.profile.result import NodeProfile, OperatorUse, ProcessProfile, Profile, Stretch
+from ampnet.profile.run import profile
+from ampnet.profile.table import SORTS, table
+
+__all__ = ["SORTS", "NodeProfile", "OperatorUse", "ProcessProfile", "Profile", "Stretch", "profile", "table"]

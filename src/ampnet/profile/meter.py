@@ -1,0 +1,268 @@
+"""Meter: to whom every moment of a process belongs.
+
+At any time exactly one **cell** is on the clock: a node in one direction, a node's update, a queue from which a batch
+is taken, or one of the few things that a process does besides. A section puts its cell on the clock and then the one
+before it back, so the seconds of all cells add up to the time that has passed, and nothing is counted twice:
+
+    controller  |──────|                                    |──────|
+    loop               |───|    |───|          |────────|───|
+    linear, forward        |────|
+    linear, queue                   |──|
+    linear, backward                   |───────|  (its update is a section of its own)
+
+`Watch` adds what torch does: the time of every operator and the bytes that copying operators write go to the cell on
+the clock. Both cost time themselves, so each cell also keeps what the measuring took in it, as found by `calibrate`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampnet.message import Messages
+from ampnet.state import States
+
+clock = time.perf_counter
+
+LOOP, CONTROLLER, TRANSPORT, WAITING = "loop", "controller", "transport", "waiting"
+"""What a process does besides: cells of no node."""
+FORWARD, BACKWARD, UPDATE, QUEUE = "forward", "backward", "update", "queue "
+"""What is done at a node. Queues are told apart by their direction: "queue forward"."""
+
+Key = tuple[str, str]
+"""A node (or "") and what is done."""
+
+
+class Cell:
+    """Sums of one cell."""
+
+    __slots__ = (
+        "by_operator",
+        "calls",
+        "copied",
+        "kernels",
+        "messages",
+        "operators",
+        "rows",
+        "seconds",
+        "timers",
+        "waited",
+    )
+
+    def __init__(self) -> None:
+        self.calls = self.messages = self.rows = 0
+        self.seconds = 0.0
+        """As measured, what the measuring took included."""
+        self.timers = 0.0
+        """What the measuring took of it."""
+        self.waited = 0.0
+        """Seconds that messages waited before they were taken, added up over messages."""
+        self.kernels, self.operators, self.copied = 0.0, 0, 0
+        """Seconds in torch operators; how many; bytes written by those that copy."""
+        self.by_operator: dict[str, list[float]] = {}
+        """Calls, seconds and bytes by name."""
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, to be sent."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Cell:
+        """What `plain` gave."""
+        cell = cls()
+        for name in cls.__slots__:
+            setattr(cell, name, data[name])
+        return cell
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the measuring itself takes, in seconds. Found by `calibrate`."""
+
+    inside: float = 0.0
+    """Of a section, while its own cell is on the clock."""
+    outside: float = 0.0
+    """Of a section, while the cell around it is."""
+    batch: float = 0.0
+    """More of that, where messages and rows are counted."""
+    push: float = 0.0
+    """Of noting when a batch joined a queue."""
+    operator: float = 0.0
+    """Of watching an operator."""
+    operator_inside: float = 0.0
+    """The part of it that falls between the two looks at the clock."""
+
+
+class Meter:
+    """The clock of one process and thread, and its cells. ``base`` is on the clock while no section is."""
+
+    def __init__(self, base: str, costs: Costs) -> None:
+        self.cells: dict[Key, Cell] = {}
+        self.costs = costs
+        self.now = self.cell("", base)
+        """On the clock."""
+        self._outer: list[Cell] = []
+        self.began = self._last = clock()
+
+    def cell(self, node: str, what: str) -> Cell:
+        """The cell of a node, or of none ("")."""
+        return self.cells.setdefault((node, what), Cell())
+
+    def enter(self, cell: Cell) -> None:
+        """Put a cell on the clock."""
+        outer, now = self.now, clock()
+        outer.seconds += now - self._last
+        self._outer.append(outer)
+        cell.calls += 1
+        self.now = cell
+        self._last = now
+
+    def leave(self) -> None:
+        """Put the one before it back."""
+        cell, now, costs = self.now, clock(), self.costs
+        cell.seconds += now - self._last
+        cell.timers += costs.inside
+        self.now = outer = self._outer.pop()
+        outer.timers += costs.outside
+        self._last = now
+
+    def stop(self) -> float:
+        """The seconds since this meter was made; from now on nothing counts."""
+        now = clock()
+        self.now.seconds += now - self._last
+        self._last = now
+        return now - self.began
+
+    def section(self, cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, as a section."""
+        enter, leave = self.enter, self.leave
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            enter(cell)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                leave()
+
+        return timed
+
+    def batches(self, cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A node's ``forward`` or ``backward``, as a section that also counts messages and rows."""
+        enter, leave, more = self.enter, self.leave, self.costs.batch
+
+        def timed(port: int, messages: Messages) -> Any:
+            count = messages.states.columns.shape[1]
+            cell.messages += count
+            cell.rows += count if messages.offsets is None else int(messages.offsets[-1])
+            self.now.timers += more
+            enter(cell)
+            try:
+                return function(port, messages)
+            finally:
+                leave()
+
+        return timed
+
+
+_WRITES: dict[str, int | None] = {
+    **dict.fromkeys(("cat", "stack", "index_select", "index", "gather", "clone", "_to_copy", "repeat")),
+    **dict.fromkeys(("constant_pad_nd", "copy_", "slice_copy", "index_copy", "index_put")),
+    "index_copy_": 3,
+    "index_put_": 2,
+}
+"""Operators that copy, and which argument it is that they copy; None: all of what they return."""
+
+
+class Watch(TorchDispatchMode):
+    """While it is entered, the time and the copies of every torch operator go to the meter's cell on the clock."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.meter = meter
+        self._known: dict[Any, tuple[str, bool, int | None]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        began = clock()
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        seconds = clock() - began
+        meter = self.meter
+        cell, costs = meter.now, meter.costs
+        known = self._known.get(func)
+        if known is None:
+            name = func._schema.name.rpartition("::")[2]
+            known = self._known[func] = (name, name in _WRITES, _WRITES.get(name))
+        name, copies, which = known
+        seconds -= costs.operator_inside
+        cell.kernels += seconds
+        cell.operators += 1
+        cell.timers += costs.operator
+        use = cell.by_operator.get(name)
+        if use is None:
+            use = cell.by_operator[name] = [0, 0.0, 0]
+        use[0] += 1
+        use[1] += seconds
+        if copies:
+            written = out if which is None else args[which]
+            if isinstance(written, Tensor):
+                size = written.numel() * written.element_size()
+                cell.copied += size
+                use[2] += size
+        return out
+
+
+def calibrate() -> Costs:
+    """What sections and `Watch` take on this machine, now."""
+    one = Messages(torch.zeros(1, 1), States.of(instance=[0]))
+    meter = Meter(LOOP, Costs())
+    cell = meter.cell("", "calibration")
+    section, batches = meter.section(cell, _nothing), meter.batches(cell, _nothing)
+    plain, _ = _least(lambda: _nothing(0, one))
+    whole, inside = _least(lambda: section(0, one), lambda: cell.seconds)
+    counted, _ = _least(lambda: batches(0, one))
+    stamped, _ = _least(lambda: stamp(cell, one, 0.0))
+    x, few = torch.zeros(4, 4), [torch.zeros(1, 4), torch.zeros(1, 4)]
+    operators: list[Callable[[], Any]] = [lambda: x.add_(x), lambda: x[1:3], lambda: torch.cat(few)]
+    with torch.no_grad():
+        bare = [_least(operator)[0] for operator in operators]
+        with Watch(meter):
+            watched = [_least(operator, lambda: meter.now.kernels) for operator in operators]
+    inside = max(0.0, inside - plain)
+    return Costs(
+        inside,
+        max(0.0, whole - plain - inside),
+        max(0.0, counted - whole),
+        stamped,
+        max(0.0, fmean(all_of_it for all_of_it, _ in watched) - fmean(bare)),
+        fmean(between for _, between in watched) - fmean(bare),
+    )
+
+
+def stamp(cell: Cell, messages: Messages, began: float) -> None:
+    """Messages have joined a queue. Their leaving adds the same again: the difference is what they waited."""
+    cell.waited -= messages.states.columns.shape[1] * (clock() - began)
+
+
+def _nothing(port: int, messages: Messages) -> None:
+    pass
+
+
+def _least(function: Callable[[], Any], read: Callable[[], float] = float) -> tuple[float, float]:
+    """Seconds of a call, and by how much it moves ``read``, in the quickest of some rounds."""
+    best, least = float("inf"), float("inf")
+    for _ in range(_ROUNDS):
+        before, began = read(), clock()
+        for _ in range(_TURNS):
+            function()
+        best = min(best, (clock() - began) / _TURNS)
+        least = min(least, (read() - before) / _TURNS)
+    return best, least
+
+
+_ROUNDS, _TURNS = 7, 300

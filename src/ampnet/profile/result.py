@@ -1,0 +1,255 @@
+"""What a profile found: statistics of nodes and of processes, all frozen.
+
+Times of a node come from two stretches of one run. The **timed** one has clocks only, and says how long a call takes.
+The **watched** one also looks at every torch operator, which is slow, and says what part of a call is kernels. The
+kernels of a node are that part of its timed seconds, and its bookkeeping is the rest:
+
+    timed      |──────── seconds ────────|         what the clocks took is taken off, by calibration
+    watched    |── kernels ──|── rest ───────|     what watching took is taken off, likewise
+    result     |─ kernels ─|─ bookkeeping ─|       divided as in the watched stretch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ampnet.profile.meter import (
+    BACKWARD,
+    CONTROLLER,
+    FORWARD,
+    LOOP,
+    QUEUE,
+    TRANSPORT,
+    UPDATE,
+    WAITING,
+    Cell,
+    Costs,
+    Key,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a meter measured in one process, in one stretch."""
+
+    process: str
+    """The worker's name, "inline", or "controller"."""
+    seconds: float
+    """How long it measured."""
+    cells: Mapping[Key, Cell]
+    """Where the time went."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of the run."""
+
+    name: str
+    """"bare": nothing is measured but this. "timed": with clocks. "watched": with clocks, and operators watched."""
+    seconds: float
+    """From the first pump to the last retirement."""
+    instances: int
+    """Instances trained on."""
+    records: int
+    """Examples in them."""
+    invocations: int
+    """Batches handled by nodes, by the workers' own count."""
+    messages: int
+    """Messages in them, likewise."""
+
+    @property
+    def rate(self) -> float:
+        """Instances a second."""
+        return self.instances / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """A torch operator at one node, in the watched stretch."""
+
+    calls: int
+    """How often it was called."""
+    seconds: float
+    """Time in it."""
+    copied: int
+    """Bytes written, where it is one that copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProfile:
+    """A node in one direction (or its updates), in one process. Of the timed stretch, where not said otherwise."""
+
+    process: str
+    """Where it was."""
+    node: str
+    """Its name."""
+    kind: str
+    """The kind of node: "Linear"."""
+    direction: str
+    """"forward", "backward" or "update"."""
+    calls: int
+    """Batches handled, or updates made."""
+    messages: int
+    """Messages in them; of updates, gradients in the node's own unit."""
+    rows: int
+    """Payload rows in them; of updates none."""
+    seconds: float
+    """Time in the node, without that of the clocks."""
+    kernels: float
+    """Part of it inside of torch operators; 0 where the watched stretch had no call."""
+    waited: float
+    """Seconds that messages waited in the node's queues, added up over messages. Those handed on at once did not."""
+    merging: float
+    """Seconds in which the worker took batches from these queues and put together what waited. Not in ``seconds``."""
+    copied: float
+    """Bytes written by torch operators that copy (cat, index_select, clone, ...) in the node; see ``merged``."""
+    merged: float
+    """The same while batches were put together. Both are measured in the watched stretch, for as many calls."""
+    operators: float
+    """Torch operators of a call, in the watched stretch."""
+    watched_calls: int
+    """Calls in the watched stretch."""
+    watched_seconds: float
+    """Time in the node in that stretch as measured, the watching included."""
+    share: float
+    """Part of its process's time."""
+    by_operator: dict[str, OperatorUse]
+    """Operators by name, those of most time first."""
+
+    @property
+    def bookkeeping(self) -> float:
+        """Seconds outside of torch operators: Python and NumPy."""
+        return self.seconds - self.kernels
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessProfile:
+    """How a process spent its time in the timed stretch. The parts add up to ``seconds``, kernels left out."""
+
+    name: str
+    """The worker's name, "inline", or "controller"."""
+    seconds: float
+    """How long it was measured."""
+    nodes: float
+    """In nodes, forward and backward."""
+    updates: float
+    """In updates of their weights."""
+    kernels: float
+    """Part of these two inside of torch operators."""
+    merging: float
+    """In taking batches from queues and putting together what waited there."""
+    loop: float
+    """In the rest of the worker's loop: scheduling, routing, queues, retiring."""
+    transport: float
+    """In sending to other processes and receiving from them."""
+    controller: float
+    """In the controller: pumping, answers, losses; and in reading instances."""
+    waiting: float
+    """Waiting for other processes."""
+    timers: float
+    """In the clocks of the profile itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where the time goes."""
+
+    stretches: dict[str, Stretch]
+    """"bare", "timed" and "watched"."""
+    nodes: tuple[NodeProfile, ...]
+    """Those that had something to do, in the order of the graph: forward, backward, update."""
+    processes: tuple[ProcessProfile, ...]
+    """In the order of their numbers, the controller last."""
+    costs: Costs
+    """What was taken off for the measuring itself."""
+    settings: dict[str, Any]
+    """Of the runtime."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        nodes = [{**asdict(node), "bookkeeping": node.bookkeeping} for node in self.nodes]
+        return {**asdict(self), "nodes": nodes}
+
+
+def nodes_of(timed: Record, watched: Record, kinds: Mapping[str, str]) -> Iterable[NodeProfile]:
+    """The nodes of a process. ``kinds``: the kind of each node, in the order of the graph."""
+    whole = timed.seconds - sum(cell.timers for cell in timed.cells.values())
+    for node, kind in kinds.items():
+        for what in (FORWARD, BACKWARD, UPDATE):
+            cell = timed.cells.get((node, what))
+            if cell is None or not cell.calls:
+                continue
+            seen = watched.cells.get((node, what), _NOTHING)
+            queue = _NOTHING if what == UPDATE else _part(timed.cells.get((node, QUEUE + what)))
+            queue_seen = _NOTHING if what == UPDATE else _part(watched.cells.get((node, QUEUE + what)))
+            each = cell.calls / seen.calls if seen.calls else 0.0
+            seconds = own(cell)
+            yield NodeProfile(
+                timed.process,
+                node,
+                kind,
+                what,
+                cell.calls,
+                cell.messages,
+                cell.rows,
+                seconds,
+                seconds * kernel_part(seen),
+                cell.waited,
+                own(queue),
+                each * seen.copied,
+                each * queue_seen.copied,
+                seen.operators / seen.calls if seen.calls else 0.0,
+                seen.calls,
+                seen.seconds,
+                seconds / whole if whole > 0 else 0.0,
+                {
+                    name: OperatorUse(int(calls), spent, int(copied))
+                    for name, (calls, spent, copied) in sorted(seen.by_operator.items(), key=lambda item: -item[1][1])
+                },
+            )
+
+
+def process_of(record: Record, nodes: Iterable[NodeProfile]) -> ProcessProfile:
+    """All of a process. ``nodes``: its own."""
+    spent: dict[str, float] = {}
+    for (_, what), cell in record.cells.items():
+        what = QUEUE if what.startswith(QUEUE) else what
+        spent[what] = spent.get(what, 0.0) + own(cell)
+    merging, loop, transport, controller, waiting = (
+        spent.get(what, 0.0) for what in (QUEUE, LOOP, TRANSPORT, CONTROLLER, WAITING)
+    )
+    busy, updates = spent.get(FORWARD, 0.0) + spent.get(BACKWARD, 0.0), spent.get(UPDATE, 0.0)
+    known = busy + updates + merging + loop + transport + controller + waiting
+    return ProcessProfile(
+        record.process,
+        record.seconds,
+        busy,
+        updates,
+        sum(node.kernels for node in nodes),
+        merging,
+        loop,
+        transport,
+        controller,
+        waiting,
+        record.seconds - known,
+    )
+
+
+def own(cell: Cell) -> float:
+    """Seconds of a cell without those of the measuring."""
+    return max(0.0, cell.seconds - cell.timers)
+
+
+def kernel_part(cell: Cell) -> float:
+    """The part of a watched cell's time that was in torch operators."""
+    whole = own(cell)
+    return min(1.0, max(0.0, cell.kernels) / whole) if whole > 0 else float(cell.kernels > 0)
+
+
+_NOTHING = Cell()
+
+
+def _part(cell: Cell | None) -> Cell:
+    return _NOTHING if cell is None else cell

@@ -1,0 +1,116 @@
+"""Profile a runtime: three stretches of training, with more and more instruments.
+
+    warm up      whatever is slow the first time
+    bare         no hook: how fast it is
+    timed        clocks at nodes, queues, controller, transport: how long everything takes
+    watched      clocks, and every torch operator looked at: what part of it is kernels, and what is copied
+
+All four run the same instances, round and round, under the settings of the runtime, which trains as it would otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from ampnet.errors import AmpnetError, DataError
+from ampnet.graph import Graph
+from ampnet.instance import Instance, Stream
+from ampnet.profile.far import BARE, TIMED, WATCHED, Measuring, Sheet, attend
+from ampnet.profile.meter import CONTROLLER, Costs, calibrate, clock
+from ampnet.profile.result import Profile, Record, Stretch, nodes_of, process_of
+from ampnet.runtime.processes import Processes
+from ampnet.runtime.runtime import Runtime
+
+_PARTS = {"warm-up": 0.1, BARE: 0.2, TIMED: 0.35, WATCHED: 0.35}
+"""How the time is shared out."""
+
+
+def profile(runtime: Runtime, instances: Iterable[Instance], *, seconds: float = 4.0) -> Profile:
+    """Train on these instances, again and again for so many seconds, and say where the time goes.
+
+    Instances are made beforehand, so that making them does not count. The weights of the model are trained meanwhile.
+    A `Processes` runtime must not have run yet: what measures in its workers has to be there when they are made.
+    """
+    made = list(instances)
+    if not made:
+        raise DataError("there is no instance to profile with")
+    costs = calibrate()
+    measure = _Measure(runtime, costs)
+    stretches: dict[str, Stretch] = {}
+    records: dict[str, list[Record]] = {}
+    for name, part in _PARTS.items():
+        stretches[name] = measure.stretch(name, made, seconds * part)
+        records[name] = measure.records
+    kinds = kinds_of(runtime.graph)
+    pairs = list(zip(records[TIMED], records[WATCHED], strict=True))
+    by_process = [(timed, list(nodes_of(timed, watched, kinds))) for timed, watched in pairs]
+    return Profile(
+        {name: stretches[name] for name in (BARE, TIMED, WATCHED)},
+        tuple(node for _, nodes in by_process for node in nodes),
+        tuple(process_of(timed, nodes) for timed, nodes in by_process),
+        costs,
+        dict(runtime.settings),
+    )
+
+
+def kinds_of(graph: Graph) -> dict[str, str]:
+    """The kind of each node, in topological order."""
+    return {name: type(graph.nodes[name]).__name__ for name in graph.order()}
+
+
+class _Measure:
+    """Stretches of one runtime."""
+
+    def __init__(self, runtime: Runtime, costs: Costs) -> None:
+        self.runtime, self.costs = runtime, costs
+        self.records: list[Record] = []
+        """Of the last stretch: of all workers in order, and of the controller's process."""
+        self.sheets: list[Sheet] = []
+        if isinstance(runtime, Processes):
+            if runtime.hosts:
+                raise AmpnetError("workers that run already cannot be profiled; give a runtime that has not run yet")
+            self.sheets = [Sheet() for _ in runtime.names]
+            runtime.on_worker = attend(self.sheets, costs)
+
+    def stretch(self, name: str, instances: list[Instance], seconds: float) -> Stretch:
+        """Train for so many seconds, and keep what was measured."""
+        runtime, order = self.runtime, name if name in (TIMED, WATCHED) else BARE
+        before = runtime.counts()
+        self._tell(order)
+        here = None if order == BARE else self._here(order)
+        try:
+            stats = runtime.run([Stream(_until(instances, seconds), True, name)])[0]
+        finally:
+            mine = [] if here is None else [here.end()]
+            for sheet in self.sheets:
+                sheet.order = BARE
+        after = runtime.counts()  # workers take their hooks out
+        self.records = mine if here is None else [*(sheet.read() for sheet in self.sheets), *mine]
+        return Stretch(
+            name,
+            stats.seconds,
+            stats.instances,
+            stats.records,
+            after.invocations - before.invocations,
+            after.messages - before.messages,
+        )
+
+    def _here(self, order: str) -> Measuring:
+        process = "controller" if self.sheets else self.runtime.kind
+        return Measuring(process, CONTROLLER, self.costs, order, lambda hooks: hooks.runtime(self.runtime))
+
+    def _tell(self, order: str) -> None:
+        """An order for all workers. They look at it when they are asked for their counts."""
+        for sheet in self.sheets:
+            sheet.order = order
+        self.runtime.counts()
+
+
+def _until(instances: list[Instance], seconds: float) -> Iterator[Instance]:
+    """Instances, round and round until the time is over; one at least."""
+    end = clock() + seconds
+    for instance in itertools.cycle(instances):
+        yield instance
+        if clock() >= end:
+            return

@@ -1,0 +1,269 @@
+"""Where the time goes: sums that agree with one another, and times that are where they were spent."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ampnet import Graph, Inline, Instance, Messages, Processes, Update, feed, replicate
+from ampnet.data.list_reduction import generate
+from ampnet.errors import AmpnetError, DataError, NodeError
+from ampnet.models import by_hand
+from ampnet.nodes import Direction, Linear, Loss
+from ampnet.nodes.kept import Kept
+from ampnet.nodes.transform import Residuals, Transform
+from ampnet.profile import Profile, hooks, meter, profile, table
+from ampnet.profile.meter import Cell, Costs, Meter, Watch
+from ampnet.runtime.runtime import Runtime
+from ampnet.schedule import Lane
+from ampnet.state import States
+from ampnet.testing import assert_at_rest
+from tests.pages import ROOT, run_page
+
+linux = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
+ADAM = Update(partial(torch.optim.Adam, lr=1e-3), 1, "instances")
+
+
+class Spin(Transform):
+    """Passes rows on, and does nothing for two milliseconds, in Python."""
+
+    def apply(self, x: Tensor, messages: Messages) -> tuple[Tensor, Residuals]:
+        end = time.perf_counter() + 2e-3
+        while time.perf_counter() < end:
+            pass
+        return x, ()
+
+    def gradient(self, g: Tensor, kept: Kept) -> Tensor:
+        return g
+
+
+class Twice(Transform):
+    """Puts rows together with themselves, and passes the first half on."""
+
+    def apply(self, x: Tensor, messages: Messages) -> tuple[Tensor, Residuals]:
+        return torch.cat((x, x))[: len(x)], ()
+
+    def gradient(self, g: Tensor, kept: Kept) -> Tensor:
+        return g
+
+
+class Fail(Transform):
+    """Cannot do anything."""
+
+    def apply(self, x: Tensor, messages: Messages) -> tuple[Tensor, Residuals]:
+        raise ValueError("no")
+
+
+def chain(width: int, **nodes: Transform | Linear) -> Graph:
+    """Nodes one after the other, and a loss."""
+    graph = Graph()
+    names = [*nodes, "loss"]
+    for name, node in nodes.items():
+        graph.add(name, node)
+    graph.add("loss", Loss("squared_error"))
+    graph.input("x", names[0])
+    for name, following in pairwise(names):
+        graph.connect(name, following if following != "loss" else "loss.prediction")
+    graph.input("label", "loss.label")
+    return graph
+
+
+def some(count: int, rows: int, width: int) -> list[Instance]:
+    x = torch.randn(rows, width)
+    return [Instance({"x": feed(x, messages=1), "label": feed(x, messages=1)}) for _ in range(count)]
+
+
+def sequences() -> Iterator[Instance]:
+    return by_hand.instances(generate(300, 1), 20, np.random.default_rng(0), 16)
+
+
+def assert_consistent(found: Profile, runtime: Runtime) -> None:
+    """Sums over nodes are the workers' own counts; parts add up to the whole."""
+    front = [node for node in found.nodes if node.process == "controller"]
+    assert all(node.kind == "Cond" for node in front)
+    nodes = [node for node in found.nodes if node.direction != "update" and node not in front]
+    timed, watched = found.stretches["timed"], found.stretches["watched"]
+    assert sum(node.calls for node in nodes) == timed.invocations > 0
+    assert sum(node.messages for node in nodes) == timed.messages > 0
+    assert sum(node.watched_calls for node in nodes) == watched.invocations > 0
+    assert runtime.counts().invocations > timed.invocations + watched.invocations
+    for node in found.nodes:
+        assert node.kernels + node.bookkeeping == pytest.approx(node.seconds)
+        assert 0 <= node.kernels <= node.seconds
+        assert node.waited >= -1e-6
+        assert 0 <= node.share <= 1
+        assert node.operators == pytest.approx(sum(u.calls for u in node.by_operator.values()) / node.watched_calls)
+    for one in found.processes:
+        parts = (one.nodes, one.updates, one.merging, one.loop, one.transport, one.controller, one.waiting, one.timers)
+        assert min(parts) > -0.01 * one.seconds
+        assert sum(parts) == pytest.approx(one.seconds)
+        mine = [node for node in found.nodes if node.process == one.name]
+        assert sum(node.seconds for node in mine) == pytest.approx(one.nodes + one.updates, abs=1e-3)
+        assert sum(node.kernels for node in mine) == pytest.approx(one.kernels)
+        assert sum(node.merging for node in mine) == pytest.approx(one.merging, abs=1e-3)
+
+
+def test_sums_agree_and_nothing_stays_behind() -> None:
+    graph = by_hand.build(hidden=16)
+    with Inline(graph, update=ADAM, max_active_keys=3) as runtime:
+        found = profile(runtime, sequences(), seconds=0.6)
+        assert_consistent(found, runtime)
+        assert [one.name for one in found.processes] == ["inline"]
+        assert found.processes[0].waiting == found.processes[0].transport == 0
+        assert {node.direction for node in found.nodes if node.node == "linear1"} == {"forward", "backward", "update"}
+        updates = next(n for n in found.nodes if (n.node, n.direction) == ("linear1", "update"))
+        assert updates.messages == found.stretches["timed"].instances
+        assert all(type(lane) is Lane for lane in runtime.worker.lanes)
+        changed = {name for node in graph.nodes.values() for name in vars(node)}
+        assert not changed & {"forward", "backward"}
+        assert "step" not in vars(runtime.worker)
+        assert_at_rest(runtime)
+        before = runtime.counts().invocations
+        runtime.train(sequences())
+        assert runtime.counts().invocations > before
+
+
+def test_python_is_bookkeeping_and_products_are_kernels() -> None:
+    width = 400
+    graph = chain(width, spin=Spin(), product=Linear(nn.Linear(width, width)))
+    with Inline(graph) as runtime:
+        found = profile(runtime, some(4, 200, width), seconds=0.5)
+    nodes = {(node.node, node.direction): node for node in found.nodes}
+    spin, product = nodes["spin", "forward"], nodes["product", "backward"]
+    assert spin.bookkeeping / spin.calls > 1.9e-3
+    assert spin.kernels < 0.05 * spin.seconds
+    assert product.bookkeeping < 0.4 * product.seconds
+    assert product.by_operator["mm"].seconds > 0
+    assert not any(node.direction == "update" for node in found.nodes)  # frozen
+
+
+def test_bytes_of_a_copy_are_counted() -> None:
+    graph = chain(8, twice=Twice())
+    with Inline(graph) as runtime:
+        found = profile(runtime, some(4, 50, 8), seconds=0.3)
+    twice = next(node for node in found.nodes if (node.node, node.direction) == ("twice", "forward"))
+    bytes_each = 2 * 50 * 8 * 4
+    assert twice.by_operator["cat"].copied == bytes_each * twice.watched_calls
+    assert twice.copied == pytest.approx(bytes_each * twice.calls)
+    assert twice.merged == 0
+
+
+def test_what_is_put_into_a_place_counts_not_the_place() -> None:
+    clocked = Meter("loop", Costs())
+    big, rows, at = torch.zeros(1000, 4), torch.ones(2, 4), torch.tensor([3, 4])
+    with Watch(clocked):
+        big.index_copy_(0, at, rows)
+        big[at] = rows
+        big[:2].copy_(rows)
+        rows.clone()
+        rows + rows
+    assert clocked.now.copied == 4 * rows.numel() * rows.element_size()
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        for module in (meter, hooks):
+            monkeypatch.setattr(module, "clock", lambda: self.now)
+
+
+def test_every_moment_belongs_to_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """loop 0-1, node 1-3, update 3-6, node 6-10, loop 10-15."""
+    hands = Hands(monkeypatch)
+    clocked = Meter("loop", Costs(inside=0.5, outside=0.25))
+    node, update = clocked.cell("n", "backward"), clocked.cell("n", "update")
+
+    def updating() -> None:
+        hands.now = 6
+
+    def handling() -> None:
+        hands.now = 3
+        clocked.section(update, updating)()
+        hands.now = 10
+
+    hands.now = 1
+    clocked.section(node, handling)()
+    hands.now = 15
+    assert clocked.stop() == 15
+    assert [clocked.now.seconds, node.seconds, update.seconds] == [6, 6, 3]
+    assert [clocked.now.timers, node.timers, update.timers] == [0.25, 0.75, 0.5]
+
+
+def test_messages_wait_from_their_coming_to_their_going(monkeypatch: pytest.MonkeyPatch) -> None:
+    """time        1             2              4                    10
+
+    comes       instances 0 1    2 3 4
+    goes                                     0 1 2                  3 4
+    waited                                   3 3 2                  8 8    24 in all
+    """
+    hands = Hands(monkeypatch)
+    clocked = Meter("loop", Costs())
+    lane = Lane(Spin(), Direction.FORWARD, 0, True)
+    cell, queue = Cell(), Cell()
+    lane.__class__ = hooks._timed_lane(clocked, {lane: (cell, queue)})
+
+    def messages(*numbers: int) -> Messages:
+        return Messages(torch.zeros(len(numbers), 1), States.of(instance=list(numbers)))
+
+    hands.now = 1
+    lane.push(messages(0, 1), 1)
+    hands.now = 2
+    lane.push(messages(2, 3, 4), 2)
+    hands.now = 4
+    assert len(lane.take(3)) == 3
+    hands.now = 10
+    assert len(lane.take()) == 2
+    assert (cell.waited, queue.calls) == (24, 2)
+
+
+def test_an_error_takes_the_hooks_out_and_there_must_be_data() -> None:
+    graph = chain(4, spin=Spin(), fail=Fail())
+    with Inline(graph) as runtime:
+        with pytest.raises(NodeError, match="'fail'"):
+            profile(runtime, some(2, 3, 4), seconds=0.1)
+        assert "forward" not in vars(graph.nodes["spin"])
+        with pytest.raises(DataError, match="no instance"):
+            profile(runtime, [])
+
+
+@linux
+def test_in_worker_processes() -> None:
+    graph = by_hand.build(hidden=16)
+    with Processes(graph, workers=2, affinity={"*": 0, "linear1": 1}, update=ADAM, max_active_keys=4) as runtime:
+        found = profile(runtime, sequences(), seconds=0.8)
+        assert_consistent(found, runtime)
+        assert [one.name for one in found.processes] == ["worker0", "worker1", "controller"]
+        assert {node.node for node in found.nodes if node.process == "worker1"} == {"linear1"}
+        assert all(one.waiting > 0 and one.transport > 0 for one in found.processes)
+        with pytest.raises(AmpnetError, match="run already cannot be profiled"):
+            profile(runtime, sequences())
+
+
+@linux
+def test_in_replicas_of_a_whole_model() -> None:
+    graph = by_hand.build(hidden=16)
+    replicate(graph, None, 2, route="shortest", sync="shared")
+    with Processes(graph, workers=2, update=ADAM, max_active_keys=8) as runtime:
+        found = profile(runtime, sequences(), seconds=0.8)
+        assert_consistent(found, runtime)
+    assert {node.node for node in found.nodes if node.kind == "Linear" and node.process == "worker0"} == {
+        "linear1#1",
+        "linear2#1",
+    }
+    text = table(found, top=2, sort="graph")
+    assert text.splitlines()[2].split()[:2] == ["process", "node"]
+    assert "more lines" in text
+
+
+def test_the_example_of_the_page() -> None:
+    run_page(ROOT / "docs" / "profile.md", "profiled.py")
