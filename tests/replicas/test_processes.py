@@ -558,6 +558,8 @@ def test_replicas_go_to_workers_of_their_own() -> None:
         ({"linear1": 1}, {"linear1#1": 1, "linear1#2": 1, "linear3#1": 0, "linear3#2": 1}),
         ({"linear1#1": 1}, {"linear1#1": 1, "linear1#2": 1, "linear3#1": 0}),
         ({"linear1": 1, "linear1#2": 0}, {"linear1#1": 1, "linear1#2": 0}),
+        ({"linear1#2": 0, "linear1": 1}, {"linear1#1": 1, "linear1#2": 0}),
+        ({"linear1": 0, "*": 1}, {"linear1#1": 0, "linear1#2": 0, "linear3#1": 1, "loss#1": 1}),
         ({"*#2": 0}, {"linear1#1": 0, "linear1#2": 0, "loss#2": 0}),
         ({"*": 1, "x_route": 0}, {"linear1#1": 1, "x_route": 0, "y_route": 1}),
     ],

@@ -25,7 +25,7 @@ from ampnet.nodes.collect import Collect
 from ampnet.nodes.dispatch import Dispatch
 from ampnet.replicas.replicate import ROUTES, concerned, entrances
 from ampnet.state import States
-from ampnet.testing import assert_close, graph_gradients
+from ampnet.testing import assert_close, assert_compiled, graph_gradients
 from ampnet.testing.oracle import eager_gradients
 from ampnet.testing.strategies import RandomModel, examples, programs, schedules
 from tests.replicas.small import MODELS, SGD, case, chain, doubled, hand, rows, taken, weights
@@ -53,6 +53,19 @@ def test_a_whole_model_in_copies_has_plain_autograds_gradients(name: str) -> Non
             assert stats.instances == len(of.data)
             assert_close(of.found(graph), of.want)
             assert_kept(log)
+
+
+def test_the_oracles_of_the_package_know_replicas() -> None:
+    """Once, they asked for the names of copies in the model, and left the sums of copies as they were."""
+    of = case("tree-lstm")
+    graph = of.graph(replicas=3)
+    assert_compiled(of.model, of.data, graph=graph, max_active_keys=3)
+    assert not any(float(total.abs().sum()) for node in graph.parameterised().values() for total in node.updater.sums)
+    wired, instances = hand()
+    want = graph_gradients(wired, instances)
+    replicate(wired, "linear*", 2)
+    for _ in range(2):
+        assert_close(graph_gradients(wired, instances), want)
 
 
 @pytest.mark.parametrize("route", ["instance", "shortest"])

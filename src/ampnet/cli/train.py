@@ -218,11 +218,14 @@ def run(args: argparse.Namespace) -> int:
     if settings.replicas == "auto":
         settings = replace(settings, replicas=_suggested(settings, args.quiet))
     settings = settings.complete()
-    if args.workers == "auto" or args.affinity != "auto" or args.replicate is not None:
+    if settings.replicas != 1 and settings.sync == "shared" and settings.weights == "stash":
+        args.parser.error("--weights: replicas that share their weights cannot stash them; give another --sync")
+    if args.workers == "auto" or args.affinity != "auto" or settings.replicas != 1:
         try:
             graph = _build(settings)
         except GraphError as error:
-            args.parser.error(f"--replicate: {error.faults[0]}")
+            option = "--route" if error.faults[0].startswith("route=") else "--replicate"
+            args.parser.error(f"{option}: {error.faults[0]}")
         workers, affinity = placing.settle(args.parser, graph, settings.workers or 1, args.affinity)
         settings = replace(settings, workers=workers, affinity=affinity)
     with _files(args.log, args.trace) as listeners:

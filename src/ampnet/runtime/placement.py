@@ -73,7 +73,7 @@ def known(graph: Graph, workers: int, affinity: Mapping[str, int]) -> dict[str, 
 def by_hand(graph: Graph, workers: int, affinity: Mapping[str, int]) -> dict[str, int]:
     """The nodes that ``affinity`` names. A node by name goes before patterns; later patterns before earlier ones.
 
-    The name of a replicated node stands for all its replicas.
+    The name of a replicated node stands for all its replicas, and a replica's own name goes before it.
     """
     faults = []
     out: dict[str, int] = {}
@@ -84,7 +84,8 @@ def by_hand(graph: Graph, workers: int, affinity: Mapping[str, int]) -> dict[str
         if not isinstance(worker, int) or not 0 <= worker < workers:
             faults.append(f"affinity puts '{pattern}' on worker {worker}; there are {workers}, numbered from 0")
         for name in found:
-            if name == pattern or name not in affinity:
+            exact = next((n for n in (name, graph.called(name)) if n in affinity), None)
+            if exact is None or exact == pattern:
                 out[name] = worker
     if faults:
         raise GraphError(faults)

@@ -16,7 +16,7 @@ from ampnet.instance import Stream
 from ampnet.lang import Compiled, Model, compile
 from ampnet.runtime.inline import Inline
 from ampnet.testing.leaks import assert_at_rest
-from ampnet.testing.oracle import TOLERANCE, assert_close
+from ampnet.testing.oracle import TOLERANCE, assert_close, graph_gradients
 
 
 def assert_compiled(
@@ -61,21 +61,11 @@ def compiled_gradients(graph: Compiled, instances: Sequence[Sequence[Any]], **se
     named = {name: p for name, p in graph.model.named_parameters() if p.requires_grad}
     names = {id(p): name for name, p in named.items()}
     out = {name: torch.zeros_like(p).detach() for name, p in named.items()}
-    sums = [(p, t) for n in graph.parameterised().values() for p, t in _sums(n)]
-    for _, total in sums:
-        total.zero_()
-    with Inline(graph, update=None, **settings) as runtime:
-        runtime.train(graph.instances(instances))
-        assert_at_rest(runtime)
-    for parameter, total in sums:
+    found = graph_gradients(graph, list(graph.instances(instances)), **settings)
+    for label, parameter in graph.module().named_parameters():  # of replicas the first, of tiles the whole
         if parameter.requires_grad:
-            out[names[id(parameter)]] += total
-        total.zero_()
+            out[names[id(parameter)]] += found[label]
     return out
-
-
-def _sums(node: Any) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(node.parameters.values(), node.updater.sums, strict=True))
 
 
 def assert_judged(

@@ -104,15 +104,19 @@ def graph_gradients(graph: Graph, instances: Sequence[Instance], **settings: Any
 
     ``settings`` are those of `Inline`. Checks that nothing is left behind.
     """
-    for total in graph.gradients().values():
-        total.zero_()
+    _forget_sums(graph)
     with Inline(graph, update=None, **settings) as runtime:
         runtime.train(instances)
         assert_at_rest(runtime)
     out = {name: total.clone() for name, total in graph.gradients().items()}
-    for total in graph.gradients().values():
-        total.zero_()
+    _forget_sums(graph)
     return out
+
+
+def _forget_sums(graph: Graph) -> None:
+    for node in graph.parameterised().values():  # replicas and tiles have sums of their own
+        for total in node.updater.sums:
+            total.zero_()
 
 
 def eager_gradients(graph: Graph, losses: Sequence[Tensor]) -> dict[str, Tensor]:

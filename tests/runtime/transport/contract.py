@@ -529,6 +529,38 @@ class Contract:
                 mine = [x for x in seen if first <= x < first + 10]  # type: ignore[operator]
                 assert mine == [first, first + 0.5, first + 1, first + 2]
 
+    def test_batches_that_are_not_to_be_put_together_stay_as_they_were(self) -> None:
+        """Where the receiver counts batches, or wants to know which was the last of those sent together."""
+        with self.connect(3) as c:
+            a, b, d = (c.endpoint(p) for p in range(3))
+            a.send(2, batch(1, 2))
+            a.send(2, Batch(1, 0, batch(3).messages, last=True))
+            a.send(2, Note(7))
+            a.send(2, batch(4))
+            b.send(2, Batch(1, 0, batch(5).messages, last=True))
+            got = d.receive(merge=False)
+            assert [instances([f]) for f in got] == [[1, 2], [3], [], [4], [5]]
+            assert [f.last for _, f in got if isinstance(f, Batch)] == [False, True, False, True]
+            assert [s for s, _ in got] == [0, 0, 0, 0, 1]
+
+    def test_a_batch_keeps_that_it_is_the_last(self) -> None:
+        """With and without payload and offsets, in pieces, and out of the outbox."""
+        ragged = Messages(torch.ones(3, 4), States.of(instance=[4, 5]), np.array([0, 3, 3]))
+        kinds = [batch(1).messages, Messages(None, States.of(instance=[2])), ragged, batch(1, width=30_000).messages]
+        with self.connect(2) as c:
+            a, b = c.endpoint(0), c.endpoint(1)
+            sent = [Batch(i % 3, i % 2, kinds[i % 4], last=i % 3 == 0) for i in range(40)]
+            for frame in sent:
+                a.send(1, frame)
+            got: list[Frame] = []
+            deadline = time.monotonic() + PATIENCE
+            while len(got) < len(sent):
+                assert time.monotonic() < deadline
+                got += [f for _, f in b.receive(merge=False)]
+                a.flush()
+            assert [content(f) for f in got] == [content(f) for f in sent]
+            assert [isinstance(f, Batch) and f.last for f in got] == [f.last for f in sent]
+
     def test_senders_looked_at_last_come_first(self) -> None:
         with self.connect(3) as c:
             a, b, d = (c.endpoint(p) for p in range(3))
