@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ampnet.events.log import Announcer, Synced
 from ampnet.nodes.transform import Parameterised
@@ -67,9 +68,10 @@ class Member:
         self._send, self._update, self._over = send, update, over
         self._announce, self._worker, self._clock = announce, worker, clock
         node.updater.together = self._kind == "gradients"
-        self._versions = self.table.versions.numpy()
+        # A memoryview is quicker than an array, for a few numbers.
+        self._versions = memoryview(self.table.versions.numpy())  # type: ignore[arg-type]
         if self._kind == "shared":
-            node.updater.of_all = lambda: int(self._versions.sum())
+            node.updater.of_all = partial(sum, self._versions)
         self._given_count = 0
         self.reset()
 
