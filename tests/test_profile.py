@@ -21,6 +21,7 @@ from ampnet.nodes import Direction, Linear, Loss
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Residuals, Transform
 from ampnet.profile import Profile, hooks, meter, profile, table
+from ampnet.profile.kernels import Watching, fit, kernels_of
 from ampnet.profile.meter import Cell, Costs, Meter, Watch
 from ampnet.runtime.runtime import Runtime
 from ampnet.schedule import Lane
@@ -168,6 +169,39 @@ def test_what_is_put_into_a_place_counts_not_the_place() -> None:
     assert clocked.now.copied == 4 * rows.numel() * rows.element_size()
 
 
+def cell(calls: int, seconds: float, operators: int = 0, kernels: float = 0.0) -> Cell:
+    out = Cell()
+    out.calls, out.seconds, out.operators, out.kernels = calls, seconds, operators, kernels
+    return out
+
+
+def test_what_watching_did_is_told_from_what_it_did_to_each_node() -> None:
+    """The machine was 1.5 times as slow, an operator took 8 ms to watch: 6 by calibration, which cells have counted."""
+    costs = Costs(operator=6e-3)
+    timed, watched = {}, {}
+    for name, seconds, operators in (("product", 2.0, 30), ("views", 0.5, 200), ("python", 1.0, 0)):
+        timed[name, "forward"] = cell(100, seconds)
+        seen = watched[name, "forward"] = cell(50, 0.5 * seconds * 1.5 + 8e-3 * operators, operators)
+        seen.timers = 6e-3 * operators
+    timed["", "loop"], watched["", "loop"] = cell(1, 7.0), cell(1, 1.0)  # no node
+    found = fit([(timed, watched)], costs)
+    assert (found.slower, found.operator, found.least) == pytest.approx((1.5, 8e-3, 6e-3))
+    assert fit([({}, {})], costs) == Watching(1.0, 6e-3, 6e-3)
+
+
+@pytest.mark.parametrize(
+    ("timed", "watched", "kernels"),
+    [
+        ((100, 1.0), (50, 0.50, 0, 0.20), 0.4),  # as many for a call
+        ((100, 1.0), (50, 1.00, 0, 0.90), 0.9),  # it was slow while watched: the same part of it
+        ((100, 1.0), (50, 0.95, 100, 0.40), 0.8),  # 0.35 to 0.45 s went into watching
+        ((100, 1.0), (0, 0.0, 0, 0.0), 0.0),  # never seen
+    ],
+)
+def test_kernels_of_a_call(timed: tuple[int, float], watched: tuple[int, float, int, float], kernels: float) -> None:
+    assert kernels_of(cell(*timed), cell(*watched), Watching(1.0, 4.5e-3, 0.0)) == pytest.approx(kernels)
+
+
 class Hands:
     """A clock that is set by hand."""
 
@@ -209,8 +243,8 @@ def test_messages_wait_from_their_coming_to_their_going(monkeypatch: pytest.Monk
     hands = Hands(monkeypatch)
     clocked = Meter("loop", Costs())
     lane = Lane(Spin(), Direction.FORWARD, 0, True)
-    cell, queue = Cell(), Cell()
-    lane.__class__ = hooks._timed_lane(clocked, {lane: (cell, queue)})
+    node, queue = Cell(), Cell()
+    lane.__class__ = hooks._timed_lane(clocked, {lane: (node, queue)})
 
     def messages(*numbers: int) -> Messages:
         return Messages(torch.zeros(len(numbers), 1), States.of(instance=list(numbers)))
@@ -223,7 +257,7 @@ def test_messages_wait_from_their_coming_to_their_going(monkeypatch: pytest.Monk
     assert len(lane.take(3)) == 3
     hands.now = 10
     assert len(lane.take()) == 2
-    assert (cell.waited, queue.calls) == (24, 2)
+    assert (node.waited, queue.calls) == (24, 2)
 
 
 def test_an_error_takes_the_hooks_out_and_there_must_be_data() -> None:

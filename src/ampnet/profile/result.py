@@ -1,20 +1,16 @@
 """What a profile found: statistics of nodes and of processes, all frozen.
 
-Times of a node come from two stretches of one run. The **timed** one has clocks only, and says how long a call takes.
-The **watched** one also looks at every torch operator, which is slow, and says what part of a call is kernels. The
-kernels of a node are that part of its timed seconds, and its bookkeeping is the rest:
-
-    timed      |──────── seconds ────────|         what the clocks took is taken off, by calibration
-    watched    |── kernels ──|── rest ───────|     what watching took is taken off, likewise
-    result     |─ kernels ─|─ bookkeeping ─|       divided as in the watched stretch
+Of nodes, calls and their times are those of the timed stretches, operators and copies those of the watched ones;
+`ampnet.profile.kernels` puts them together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
+from ampnet.profile.kernels import Watching, kernels_of
 from ampnet.profile.meter import (
     BACKWARD,
     CONTROLLER,
@@ -41,6 +37,14 @@ class Record:
     cells: Mapping[Key, Cell]
     """Where the time went."""
 
+    def plus(self, other: Record) -> Record:
+        """Of two stretches, as one."""
+        cells: dict[Key, Cell] = {}
+        for given in (self.cells, other.cells):
+            for key, cell in given.items():
+                cells.setdefault(key, Cell()).add(cell)
+        return Record(self.process, self.seconds + other.seconds, cells)
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -63,6 +67,11 @@ class Stretch:
     def rate(self) -> float:
         """Instances a second."""
         return self.instances / self.seconds
+
+    def plus(self, other: Stretch) -> Stretch:
+        """Two of one kind, as one."""
+        mine, theirs = astuple(self)[1:], astuple(other)[1:]
+        return Stretch(self.name, *(a + b for a, b in zip(mine, theirs, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,9 @@ class Profile:
     processes: tuple[ProcessProfile, ...]
     """In the order of their numbers, the controller last."""
     costs: Costs
-    """What was taken off for the measuring itself."""
+    """What clocks and watching take, by calibration."""
+    watching: Watching
+    """What watching did to this run."""
     settings: dict[str, Any]
     """Of the runtime."""
 
@@ -173,7 +184,7 @@ class Profile:
         return {**asdict(self), "nodes": nodes}
 
 
-def nodes_of(timed: Record, watched: Record, kinds: Mapping[str, str]) -> Iterable[NodeProfile]:
+def nodes_of(timed: Record, watched: Record, kinds: Mapping[str, str], watching: Watching) -> Iterable[NodeProfile]:
     """The nodes of a process. ``kinds``: the kind of each node, in the order of the graph."""
     whole = timed.seconds - sum(cell.timers for cell in timed.cells.values())
     for node, kind in kinds.items():
@@ -185,7 +196,7 @@ def nodes_of(timed: Record, watched: Record, kinds: Mapping[str, str]) -> Iterab
             queue = _NOTHING if what == UPDATE else _part(timed.cells.get((node, QUEUE + what)))
             queue_seen = _NOTHING if what == UPDATE else _part(watched.cells.get((node, QUEUE + what)))
             each = cell.calls / seen.calls if seen.calls else 0.0
-            seconds = own(cell)
+            seconds = cell.own
             yield NodeProfile(
                 timed.process,
                 node,
@@ -195,9 +206,9 @@ def nodes_of(timed: Record, watched: Record, kinds: Mapping[str, str]) -> Iterab
                 cell.messages,
                 cell.rows,
                 seconds,
-                seconds * kernel_part(seen),
+                kernels_of(cell, seen, watching),
                 cell.waited,
-                own(queue),
+                queue.own,
                 each * seen.copied,
                 each * queue_seen.copied,
                 seen.operators / seen.calls if seen.calls else 0.0,
@@ -216,7 +227,7 @@ def process_of(record: Record, nodes: Iterable[NodeProfile]) -> ProcessProfile:
     spent: dict[str, float] = {}
     for (_, what), cell in record.cells.items():
         what = QUEUE if what.startswith(QUEUE) else what
-        spent[what] = spent.get(what, 0.0) + own(cell)
+        spent[what] = spent.get(what, 0.0) + cell.own
     merging, loop, transport, controller, waiting = (
         spent.get(what, 0.0) for what in (QUEUE, LOOP, TRANSPORT, CONTROLLER, WAITING)
     )
@@ -235,17 +246,6 @@ def process_of(record: Record, nodes: Iterable[NodeProfile]) -> ProcessProfile:
         waiting,
         record.seconds - known,
     )
-
-
-def own(cell: Cell) -> float:
-    """Seconds of a cell without those of the measuring."""
-    return max(0.0, cell.seconds - cell.timers)
-
-
-def kernel_part(cell: Cell) -> float:
-    """The part of a watched cell's time that was in torch operators."""
-    whole = own(cell)
-    return min(1.0, max(0.0, cell.kernels) / whole) if whole > 0 else float(cell.kernels > 0)
 
 
 _NOTHING = Cell()

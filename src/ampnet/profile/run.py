@@ -1,11 +1,12 @@
-"""Profile a runtime: three stretches of training, with more and more instruments.
+"""Profile a runtime: stretches of training, with more and more instruments.
 
     warm up      whatever is slow the first time
     bare         no hook: how fast it is
     timed        clocks at nodes, queues, controller, transport: how long everything takes
     watched      clocks, and every torch operator looked at: what part of it is kernels, and what is copied
 
-All four run the same instances, round and round, under the settings of the runtime, which trains as it would otherwise.
+All run the same instances, round and round, under the settings of the runtime, which trains as it would otherwise. The
+last three take turns, a few times, so that a machine that is slow for a while is slow for all of them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from ampnet.errors import AmpnetError, DataError
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
 from ampnet.profile.far import BARE, TIMED, WATCHED, Measuring, Sheet, attend
+from ampnet.profile.kernels import fit
 from ampnet.profile.meter import CONTROLLER, Costs, calibrate, clock
 from ampnet.profile.result import Profile, Record, Stretch, nodes_of, process_of
 from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
 
-_PARTS = {"warm-up": 0.1, BARE: 0.2, TIMED: 0.35, WATCHED: 0.35}
+_WARM_UP = 0.1
+_PARTS = {BARE: 0.2, TIMED: 0.35, WATCHED: 0.35}
 """How the time is shared out."""
+_ROUNDS = 3
+"""Of these."""
 
 
 def profile(runtime: Runtime, instances: Iterable[Instance], *, seconds: float = 4.0) -> Profile:
@@ -37,19 +42,25 @@ def profile(runtime: Runtime, instances: Iterable[Instance], *, seconds: float =
         raise DataError("there is no instance to profile with")
     costs = calibrate()
     measure = _Measure(runtime, costs)
+    measure.stretch(BARE, made, seconds * _WARM_UP)
     stretches: dict[str, Stretch] = {}
     records: dict[str, list[Record]] = {}
-    for name, part in _PARTS.items():
-        stretches[name] = measure.stretch(name, made, seconds * part)
-        records[name] = measure.records
-    kinds = kinds_of(runtime.graph)
+    for _ in range(_ROUNDS):
+        for name, part in _PARTS.items():
+            one, found = measure.stretch(name, made, seconds * part / _ROUNDS), measure.records
+            if name in stretches:
+                one = stretches[name].plus(one)
+                found = [a.plus(b) for a, b in zip(records[name], found, strict=True)]
+            stretches[name], records[name] = one, found
     pairs = list(zip(records[TIMED], records[WATCHED], strict=True))
-    by_process = [(timed, list(nodes_of(timed, watched, kinds))) for timed, watched in pairs]
+    kinds, watching = kinds_of(runtime.graph), fit([(timed.cells, watched.cells) for timed, watched in pairs], costs)
+    by_process = [(timed, list(nodes_of(timed, watched, kinds, watching))) for timed, watched in pairs]
     return Profile(
-        {name: stretches[name] for name in (BARE, TIMED, WATCHED)},
+        stretches,
         tuple(node for _, nodes in by_process for node in nodes),
         tuple(process_of(timed, nodes) for timed, nodes in by_process),
         costs,
+        watching,
         dict(runtime.settings),
     )
 
@@ -75,10 +86,10 @@ class _Measure:
 
     def stretch(self, name: str, instances: list[Instance], seconds: float) -> Stretch:
         """Train for so many seconds, and keep what was measured."""
-        runtime, order = self.runtime, name if name in (TIMED, WATCHED) else BARE
+        runtime = self.runtime
         before = runtime.counts()
-        self._tell(order)
-        here = None if order == BARE else self._here(order)
+        self._tell(name)
+        here = None if name == BARE else self._here(name)
         try:
             stats = runtime.run([Stream(_until(instances, seconds), True, name)])[0]
         finally:
