@@ -69,7 +69,7 @@ MODELS: dict[str, tuple[Callable[[], Model], Callable[[], Any]]] = {
     "list-reduction-lstm": (lambda: ListReduction(3, "lstm"), lambda: _lists(6)),
     "mlp": (lambda: Mlp(6, 3, 3), lambda: generated.images(9, 0, 6, 3)),
     "tree-lstm": (lambda: TreeLstm(9, 3, 4), lambda: generated.trees(7, 0, 9, 5)),
-    "babi15": (lambda: Babi15(5, 2), lambda: generated.deductions(4, 0, 16, 3)),
+    "babi15": (lambda: Babi15(5, 2), lambda: generated.deductions(3, 0, 12, 2)),
     "qm9": (lambda: Qm9(3, 5, 2, 2), lambda: generated.molecules(7, 0, 3, 2, 5)),
     "permuted-layers": (lambda: PermutedLayers(5, 3, 3), lambda: generated.permutations(7, 0, 5, 3, 3, 3)),
     "adaptive-depth": (lambda: AdaptiveDepth(2, 4, 2), lambda: generated.rotations(9, 0, 3)),

@@ -171,8 +171,14 @@ def test_replicas_are_equal_after_every_training_stream(kind: Any, count: Any) -
         assert max(e.round for e in synced) > 4
 
 
-@pytest.mark.parametrize("route", ["position", "round-robin", "shortest", "function"])
-@pytest.mark.parametrize("kind", KINDS)
+SINGLE = ("position", "round-robin", "shortest", "function")
+PAIRS = [(kind, route, (i + j) % 2 == 0) for i, kind in enumerate(KINDS) for j, route in enumerate(SINGLE)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "route"),
+    [pytest.param(kind, route, marks=[] if now else [pytest.mark.slow]) for kind, route, now in PAIRS],
+)
 def test_messages_of_an_instance_at_replicas_on_two_workers(kind: Any, route: Any) -> None:
     way = (lambda s: (s.instance * 7 + s.t * 3) % 3) if route == "function" else route
     graph, log = twins(3, Sync(kind, 2), way, "linear*"), EventLog()
@@ -237,7 +243,7 @@ def test_shared_weights_are_one_memory_in_all_processes() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_streams_that_run_together_and_a_log_that_says_so(kind: Any) -> None:
     """Once, shared weights that one replica went on to change made the log say that another one's differ."""
-    for _ in range(3):
+    for _ in range(2):
         graph, log = twins(2, Sync(kind, 2)), EventLog()
         how: dict[str, Any] = {"affinity": HOMES, "update": Update(MOMENTUM, 1), "max_active_keys": 8}
         with Processes(graph, workers=2, listeners=[log], **how) as runtime:
@@ -308,16 +314,11 @@ def test_stop_when_a_stream_has_ended() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupted_run_and_the_next_one(kind: Any) -> None:
     graph, log = twins(2, Sync(kind, 2)), EventLog()
-
-    def interrupted(seed: int) -> Iterator[Instance]:
-        yield from rows(*[2] * (10 + seed), seed=seed)
-        raise KeyboardInterrupt
-
     how: dict[str, Any] = {"affinity": HOMES, "update": Update(MOMENTUM), "max_active_keys": 4}
     with Processes(graph, workers=2, listeners=[log], **how) as runtime:
         for seed in range(4):
             with pytest.raises(KeyboardInterrupt):
-                runtime.train(interrupted(seed))
+                runtime.train(interrupted(rows(*[2] * (10 + seed), seed=seed)))
         stats = runtime.train(started(graph, rows(2, 2, 2)))
         assert stats.instances == 3
         assert_equal(graph)
@@ -329,6 +330,72 @@ def started(graph: Graph, instances: list[Instance]) -> Iterator[Instance]:
     """When the first is asked for, replicas are equal."""
     assert_equal(graph)
     yield from instances
+
+
+def one_run(seed: int) -> None:
+    """Anything that can be set is drawn: part, route, policy, counting, placement, and how streams follow."""
+    rng = np.random.default_rng(seed)
+
+    def pick(*some: Any) -> Any:
+        return some[int(rng.integers(len(some)))]
+
+    kind, n, route = pick(*KINDS), int(rng.integers(2, 5)), pick(*ROUTES, "function")
+    part = pick("linear*", "linear3", ("linear1", "tanh2"), None if route in ("instance", "shortest") else "linear*")
+    way = (lambda s: (s.instance * 7 + s.t * 3) % n) if route == "function" else route
+    graph = twins(n, Sync(kind, int(rng.integers(1, 4)), pick("average", "keep")), way, part)
+    workers = int(rng.integers(1, 4))
+    affinity = {name: int(rng.integers(workers)) for name in graph.nodes}
+    if part is None and rng.random() < 0.7:
+        affinity = {f"*#{i + 1}": i % workers for i in range(n)}
+    update = Update(
+        OPTIMIZERS[pick(*OPTIMIZERS)],
+        int(rng.integers(1, 4)),
+        pick("messages", "instances"),
+        weights="current" if kind == "shared" else pick("current", "stash"),
+    )
+    how: dict[str, Any] = {
+        "workers": workers,
+        "affinity": affinity,
+        "update": update,
+        "max_active_keys": int(rng.integers(1, 10)),
+        "max_batch": pick(None, None, 1, 3),
+        "schedule": pick("sweep", "fifo", "backward-first", "random"),
+        "capacity": pick(1 << 20, 1 << 12),
+        "seed": seed,
+    }
+    log, listens = EventLog(), rng.random() < 0.8
+    with Processes(graph, listeners=[log] if listens else [], **how) as runtime:
+        for run in range(int(rng.integers(1, 4))):
+            sizes = rng.integers(0, 12, int(rng.integers(1, 5))).tolist()
+            trains = [bool(rng.random() < 0.7) for _ in sizes]
+            streams = [
+                Stream(rows(*rng.integers(1, 4, size).tolist(), seed=seed + run), train, f"{i}")
+                for i, (size, train) in enumerate(zip(sizes, trains, strict=True))
+            ]
+            together = bool(rng.random() < 0.4)
+            ended = runtime.run(streams, together=together)
+            assert sorted(s.instances for s in ended) == sorted(sizes)
+            assert_equal(graph)
+            assert not runtime.held()
+            if rng.random() < 0.3:
+                with pytest.raises(KeyboardInterrupt):
+                    runtime.train(interrupted(rows(*rng.integers(1, 4, 5).tolist())))
+    assert_kept(log, complete=False)
+
+
+def interrupted(instances: list[Instance]) -> Iterator[Instance]:
+    yield from instances
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("block", [0, *(pytest.param(b, marks=pytest.mark.slow) for b in range(1, 20))])
+def test_any_settings(block: int) -> None:
+    for seed in range(10 * block, 10 * (block + 1)):
+        try:
+            one_run(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
 
 
 # Errors (P11, P12)

@@ -130,7 +130,7 @@ def test_every_model_under_every_policy(name: str) -> None:
         of.model.load_state_dict(before)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.sampled_from(KINDS), st.integers(2, 4), st.sampled_from(["instance", "position", "round-robin", "shortest"]),
     st.sampled_from(sorted(OPTIMIZERS)), st.integers(1, 4), st.sampled_from(["messages", "instances"]),
