@@ -2,8 +2,10 @@
 
 from ampnet.nodes.bank import LinearBank
 from ampnet.nodes.bcast import Bcast
+from ampnet.nodes.collect import Collect
 from ampnet.nodes.concat import Concat
 from ampnet.nodes.cond import Cond
+from ampnet.nodes.dispatch import Dispatch
 from ampnet.nodes.dropout import Dropout
 from ampnet.nodes.embedding import Embedding
 from ampnet.nodes.flatmap import Flatmap
@@ -35,9 +37,11 @@ from ampnet.nodes.weight import Weight
 
 __all__ = [
     "Bcast",
+    "Collect",
     "Concat",
     "Cond",
     "Direction",
+    "Dispatch",
     "Dropout",
     "Embedding",
     "Flatmap",
