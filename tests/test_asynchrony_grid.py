@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.scripts import script
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
-GRID = Path(__file__).parents[1] / "examples" / "asynchrony_grid" / "asynchrony_grid.py"
-
-
-def example() -> Any:
-    spec = importlib.util.spec_from_file_location("example_asynchrony_grid", GRID)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["example_asynchrony_grid"] = module  # its dataclasses look for it there
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_small_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +18,7 @@ def test_a_small_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
     out = tmp_path / "grid.png"
     small = ["--replicas=2", "--keys=2,4", "--frequencies=1,2", "--train-size=1000", "--valid-size=200", "--hidden=16"]
-    points = example().main([*small, "--epochs=2", "--target=0.05", f"--out={out}"])
+    points = script("asynchrony_grid").main([*small, "--epochs=2", "--target=0.05", f"--out={out}"])
     assert [(p.max_active_keys, p.min_update_frequency) for p in points] == [(2, 1), (4, 1), (2, 2), (4, 2)]
     assert all(p.speed > 0 and p.seconds > 0 and p.sequences in (1000, 2000) for p in points)
     assert all(p.reached == (p.best >= 0.05) for p in points)
@@ -41,7 +29,7 @@ def test_a_small_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_what_is_not_reached_is_named_and_not_drawn(tmp_path: Path) -> None:
-    grid = example()
+    grid = script("asynchrony_grid")
     points = [grid.Point(2, 1, True, 0.97, 1000, 1.0, 900.0), grid.Point(4, 1, False, 0.5, 4000, 2.0, 1800.0)]
     for some in (points, points[1:]):
         out = tmp_path / f"{len(some)}.png"
@@ -51,5 +39,5 @@ def test_what_is_not_reached_is_named_and_not_drawn(tmp_path: Path) -> None:
 
 def test_keys_that_are_no_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        example().main(["--keys", "2,x"])
+        script("asynchrony_grid").main(["--keys", "2,x"])
     assert "give whole numbers parted by commas" in capsys.readouterr().err

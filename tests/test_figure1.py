@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.scripts import script
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
-FIGURE = Path(__file__).parents[1] / "examples" / "figure1" / "figure1.py"
-
-
-def example() -> Any:
-    spec = importlib.util.spec_from_file_location("example_figure1", FIGURE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["example_figure1"] = module  # its dataclasses look for it there
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("wait", [0.0, 1e-3])
@@ -29,7 +17,7 @@ def test_the_three_ways(wait: float, tmp_path: Path, capsys: pytest.CaptureFixtu
     from matplotlib.image import imread
 
     picture = tmp_path / "figure1.png"
-    synchronous, infrequent, amp = example().main(picture, count=48, workers=2, width=16, bucket=4, wait=wait)
+    synchronous, infrequent, amp = script("figure1").main(picture, count=48, workers=2, width=16, bucket=4, wait=wait)
     assert (synchronous.updates, infrequent.updates, amp.updates) == (12, 2, 48)
     assert synchronous.staleness == infrequent.staleness == 0.0
     assert amp.staleness > 0
