@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
+from typing import Any
 
 Train = Callable[[float], tuple[float, float]]
 """Trains for so many seconds: (records per second, updates for as many records as the peer has in one)."""
@@ -21,3 +23,25 @@ def alternate(
             speed, updates[name] = train(seconds)
             speeds[name].append(speed)
     return speeds, updates
+
+
+def compare(
+    name: str, rows: Mapping[str, Callable[[float], float]], base: str, seconds: float, repeats: int
+) -> dict[str, Any]:
+    """By row: best and median speed, and the best against the best of ``base``. Closes the runtimes, prints a table.
+
+    A row gives records a second, and has the runtime that it measures as an attribute.
+    """
+    speeds: dict[str, list[float]] = {row: [] for row in rows}
+    for _ in range(repeats):
+        for row, measure in rows.items():
+            speeds[row].append(measure(seconds))
+    for measure in rows.values():
+        measure.runtime.close()  # type: ignore[attr-defined]
+    least = max(speeds[base])
+    print(f"\n{name:42} {'best':>10} {'median':>10} {'ratio':>7}")
+    out: dict[str, Any] = {}
+    for row, values in speeds.items():
+        out[row] = {"best": max(values), "median": statistics.median(values), "ratio": max(values) / least}
+        print(f"{'  ' + row:42} {max(values):10,.0f} {statistics.median(values):10,.0f} {max(values) / least:7.2f}")
+    return out

@@ -10,7 +10,6 @@ Instances are made beforehand. "busy" is the share of the time that each worker 
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +23,7 @@ from ampnet.events.utilisation import UtilisationMeter
 from ampnet.lang import Compiled, compile
 from ampnet.models import Mlp, Qm9
 from ampnet.runtime.runtime import Runtime
+from bench.alternate import compare
 
 Make = Callable[..., Runtime]
 WIDE: dict[str, Any] = {"max_active_keys": 64, "enough_rows": None}
@@ -96,7 +96,7 @@ def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, b
             for workers in (3, 4):
                 rows[f"{workers} workers"] = speed(make, Processes, workers=workers, max_active_keys=2 * workers)
                 rows[f"{workers} workers, 1 in flight"] = speed(make, Processes, workers=workers, max_active_keys=1)
-        found = _measure(name, rows, seconds, repeats)
+        found = compare(name, rows, "inline", seconds, repeats)
         found["busy"] = busy(make, workers=2, **apart)
         print(f"{'  busy, 2 workers':42} {found['busy']}")
         out[name] = found
@@ -106,22 +106,6 @@ def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, b
             best = max(found[f"{w} workers"]["best"] / found[f"{w} workers, 1 in flight"]["best"] for w in (3, 4))
             checks.append((f"{name}, 3 or 4 workers at least 2.4 x one in flight: {best:.2f}", best >= 2.4))
     return out, checks
-
-
-def _measure(name: str, rows: dict[str, Callable[[float], float]], seconds: float, repeats: int) -> dict[str, Any]:
-    speeds: dict[str, list[float]] = {row: [] for row in rows}
-    for _ in range(repeats):
-        for row, measure in rows.items():
-            speeds[row].append(measure(seconds))
-    for measure in rows.values():
-        measure.runtime.close()  # type: ignore[attr-defined]
-    base = max(speeds["inline"])
-    print(f"\n{name:42} {'best':>10} {'median':>10} {'ratio':>7}")
-    out: dict[str, Any] = {}
-    for row, values in speeds.items():
-        out[row] = {"best": max(values), "median": statistics.median(values), "ratio": max(values) / base}
-        print(f"{'  ' + row:42} {max(values):10,.0f} {statistics.median(values):10,.0f} {max(values) / base:7.2f}")
-    return out
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ process takes for one instance.
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from ampnet.data import generated
 from ampnet.data.list_reduction import generate
 from ampnet.lang import Compiled, compile
 from ampnet.models import Qm9, TreeLstm, list_reduction
+from bench.alternate import compare
 
 Made = tuple[Compiled, list[Instance]]
 Row = Callable[[float], float]
@@ -96,26 +96,13 @@ def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, b
         rows = {"one": row(name, 1)}
         rows |= {f"{n} replicas": row(name, n) for n in counts if n in WANTED[name] or n == counts[-1]}
         rows[f"{counts[0]} replicas, means at an epoch's end"] = row(name, counts[0], "epoch")
-        speeds: dict[str, list[float]] = {r: [] for r in rows}
-        for _ in range(repeats):
-            for r, measure in rows.items():
-                speeds[r].append(measure(seconds))
-        for measure in rows.values():
-            measure.runtime.close()  # type: ignore[attr-defined]
-        base = max(speeds["one"])
-        print(f"\n{name:42} {'best':>10} {'median':>10} {'ratio':>7} {'controller':>12}")
-        out[name] = {}
-        for r, values in speeds.items():
-            found = {"best": max(values), "median": statistics.median(values), "ratio": max(values) / base}
-            out[name][r] = found
-            line = f"{'  ' + r:42} {found['best']:10,.0f} {found['median']:10,.0f} {found['ratio']:7.2f}"
-            if r != "one":
-                found["controller"] = rows[r].controller  # type: ignore[attr-defined]
-                line += f" {1e6 * found['controller']:9.0f} us"
-            print(line)
+        out[name] = found = compare(name, rows, "one", seconds, repeats)
+        for r in list(rows)[1:]:
+            found[r]["controller"] = rows[r].controller  # type: ignore[attr-defined]
+        print(f"{'  controller, an instance':42} {1e6 * found[list(rows)[1]]['controller']:7.0f} us")
         for n, least in WANTED[name].items():
             if n in counts:
-                ratio = out[name][f"{n} replicas"]["ratio"]
+                ratio = found[f"{n} replicas"]["ratio"]
                 checks.append((f"{name}, {n} replicas at least {least} x one: {ratio:.2f}", ratio >= least))
     return out, checks
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ampnet.graph import Graph
 from ampnet.instance import Instance
 
-PUMPED = 180e-6
+PUMPED = 250e-6
 """Seconds that the controller takes for one instance besides making it; bench/replicas.py measures it."""
 _TRIED = 32
 
