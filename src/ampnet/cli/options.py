@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+V = TypeVar("V")
 
 
 class UsageError(Exception):
@@ -79,6 +81,31 @@ def fraction(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a fraction; give a number above 0 and at most 1, like 0.97")
     return value
+
+
+def share(text: str) -> float:
+    """A number from 0 up, below 1."""
+    value = _number(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share; give a number from 0 up, below 1, like 0.5")
+    return value
+
+
+def pairs(value: Callable[[str], V]) -> Callable[[str], dict[str, V]]:
+    """Names with a value each: ``embedding=1000,cell*=50``."""
+
+    def read(text: str) -> dict[str, V]:
+        found: dict[str, V] = {}
+        for part in text.split(","):
+            name, sign, given = (piece.strip() for piece in part.partition("="))
+            if not (name and sign and given):
+                raise argparse.ArgumentTypeError(f"{part!r} is no name with a value; write it like embedding=1000")
+            if name in found:
+                raise argparse.ArgumentTypeError(f"{name} is there twice")
+            found[name] = value(given)
+        return found
+
+    return read
 
 
 def file_to_write(text: str) -> Path:

@@ -1,6 +1,8 @@
 """``ampnet train WORKLOAD``: train a workload of the paper, in this process or on worker processes.
 
-    Settings ──> graph, update policy, runtime ──> fit ──> display while it runs, summary and JSON afterwards
+    Settings ──> data, graph, runtime ──> fit ──> display while it runs; summary, JSON and the model afterwards
+
+What there is to train, and with which settings, is described in `ampnet.experiments`.
 
 Ctrl-C is a request, not an accident: the first lets the instances in flight come back, so that the log is that of a
 whole run, and reports what was reached; the second ends the run on the spot.
@@ -10,128 +12,43 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from math import isnan
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from ampnet.cli import placing
-from ampnet.cli.options import Parser, file_to_write, fraction, positive, whole
-from ampnet.cli.progress import Facts, make_display
+from ampnet.cli.interrupt import CtrlC
+from ampnet.cli.options import Parser
+from ampnet.cli.progress import Display, make_display
+from ampnet.cli.progress import Facts as Shown
 from ampnet.cli.report import duration, report, summary, write_json
+from ampnet.cli.train_options import add_options, settings_of
 from ampnet.controller import Progress
-from ampnet.data.list_reduction import generate
+from ampnet.data import Dataset
 from ampnet.errors import GraphError
 from ampnet.events.log import Listener, LogWriter
 from ampnet.events.perfetto import PerfettoWriter
 from ampnet.events.replicas import ReplicaMeter
 from ampnet.events.report.drawing import drawing_of
 from ampnet.events.staleness import StalenessMeter
-from ampnet.fit import FitInterrupted, fit
-from ampnet.graph import Graph
+from ampnet.experiments.catalog import WORKLOADS
+from ampnet.experiments.running import make_graph, make_runtime, on_device
+from ampnet.experiments.saved import save, snapshot
+from ampnet.experiments.settings import Training
+from ampnet.experiments.workload import Facts, Workload, measured
+from ampnet.fit import EpochRecord, FitInterrupted, fit
 from ampnet.lang import Compiled
-from ampnet.models import list_reduction
-from ampnet.nodes.loss import Loss
 from ampnet.replicas.auto import suggest
-from ampnet.replicas.replicate import ROUTES, replicate
-from ampnet.replicas.sync import KINDS, Sync, When
-from ampnet.runtime.inline import Inline
-from ampnet.runtime.processes import Processes
-from ampnet.runtime.runtime import Runtime
-from ampnet.schedule import ENOUGH_ROWS, SCHEDULES
-from ampnet.update.policy import MakeOptimizer, Update
 
 REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
 """Exit codes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All that decides the course of a list-reduction run, with the defaults of the command line."""
-
-    max_active_keys: int = 0
-    """Instances in flight at most; 0: as many as hold 400 sequences."""
-    min_update_frequency: int = 0
-    """Gradients that make an update of a node; 0: as many instances as hold 100 sequences, or one message."""
-    count: Literal["messages", "instances"] = "instances"
-    """What counts as one gradient."""
-    epochs: int = 12
-    """Epochs at most."""
-    target: float | None = None
-    """Stop once a validation has this accuracy."""
-    seed: int = 0
-    """Of the data, the weights, the order of instances and of the random schedule."""
-    schedule: str = "sweep"
-    """The order in which nodes are served."""
-    max_batch: int | None = None
-    """Messages handed to a node at once, at most."""
-    enough_rows: int = ENOUGH_ROWS
-    """Rows beyond which a larger batch is not waited for."""
-    bucket: int = 100
-    """Sequences of one length in an instance; 1: single sequences."""
-    train_size: int = 100_000
-    """Training sequences."""
-    valid_size: int = 10_000
-    """Validation sequences."""
-    hidden: int = list_reduction.HIDDEN
-    """Width of the recurrent state."""
-    learning_rate: float = 3e-3
-    """Of the first epoch."""
-    decay: float = 0.7
-    """Factor of the learning rate after every epoch."""
-    optimizer: Literal["adam", "sgd", "momentum"] = "adam"
-    """Of every node."""
-    clip_norm: float | None = None
-    """Scale a node's gradient down to this norm."""
-    weights: Literal["current", "stash"] = "current"
-    """Which weights a backward sees."""
-    barrier: bool = False
-    """Let each stream end before the next begins."""
-    workers: int | Literal["auto"] | None = None
-    """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them; None:
-    one for each replica."""
-    affinity: Mapping[str, int] | Literal["auto"] = "auto"
-    """The worker of nodes, by name or pattern; nodes that it does not name are placed by what they cost."""
-    pin: bool = False
-    """Keep each worker on a core of its own."""
-    threads: int = 1
-    """Torch threads, of each worker."""
-    replicas: int | Literal["auto"] = 1
-    """Copies of the model, or of a part of it; "auto": as many as cores and the controller can keep busy."""
-    replicate: tuple[str, ...] | None = None
-    """The nodes to make copies of, by name or pattern; None: the whole model."""
-    route: str = "shortest"
-    """How messages, or whole instances, are shared out among replicas."""
-    sync: When = "shared"
-    """How replicas are kept together."""
-    sync_every: int = 100
-    """Updates between two synchronisations, where the policy counts them."""
-    sync_optimizer: Literal["average", "keep"] = "average"
-    """What becomes of what the replicas' optimizers remember."""
-    on_nan: Literal["stop", "skip"] = "stop"
-    """What to do when a loss is not finite."""
-
-    def complete(self) -> Settings:
-        """The same with nothing left open: instances of single sequences need many in flight, and in an update."""
-        frequency = max(1, 100 // self.bucket) if self.count == "instances" else 1
-        replicas = 1 if self.replicas == "auto" else self.replicas
-        return replace(
-            self,
-            workers=replicas if self.workers is None else self.workers,
-            max_active_keys=self.max_active_keys or max(1, 400 // self.bucket) * replicas,
-            min_update_frequency=self.min_update_frequency or frequency,
-        )
-
-
-DEFAULTS = Settings()
 
 
 def add_parser(commands: Any, common: Parser) -> None:
@@ -139,117 +56,95 @@ def add_parser(commands: Any, common: Parser) -> None:
     parser = commands.add_parser("train", help="train a workload", description="Train a workload of the paper.")
     parser.set_defaults(parser=parser)
     workloads = parser.add_subparsers(title="workloads", dest="workload", metavar="WORKLOAD")
-    about = "a vanilla RNN on sequences of at most ten tokens"
-    workload = workloads.add_parser("list-reduction", parents=[common], help=about, description=f"Train {about}.")
-    workload.set_defaults(parser=workload, run=run)
-    _add_options(workload)
+    for workload in WORKLOADS.values():
+        one = workloads.add_parser(
+            workload.name, parents=[common], help=workload.about, description=f"Train {workload.about}."
+        )
+        one.set_defaults(parser=one, run=run, of=workload, data_dir=None)
+        add_options(one, workload)
 
 
-def _add_options(parser: Parser) -> None:
-    def add(option: str, text: str, default: str | None = None, **how: Any) -> None:
-        value = getattr(DEFAULTS, option[2:].replace("-", "_"))
-        shown = default if default is not None else value
-        parser.add_argument(option, default=value, help=f"{text} (default: {shown})", **how)
+@dataclass(frozen=True)
+class Job:
+    """What is to be trained."""
 
-    number: dict[str, Any] = {"type": whole(1), "metavar": "N"}
-    keys = "instances in flight at most; 1 trains without asynchrony"
-    add("--max-active-keys", keys, "4 for each replica; for single sequences 100 x as many", **number)
-    add("--min-update-frequency", "gradients that make an update of a node", "as many as hold 100 sequences", **number)
-    add("--count", "what counts as one gradient", choices=("messages", "instances"))
-    add("--epochs", "epochs at most", **number)
-    target = "stop once this share of the validation sequences is right: 0.97 for 97 %%"
-    add("--target", target, "none", type=fraction, metavar="FRACTION")
-    add("--seed", "of data, weights, order and the random schedule", type=whole(0), metavar="N")
-    add("--schedule", "the order in which nodes are served", choices=tuple(SCHEDULES))
-    add("--max-batch", "messages handed to a node at once, at most", "no limit", **number)
-    add("--enough-rows", "rows beyond which a larger batch is not waited for", **number)
-    add("--bucket", "sequences of one length in an instance; 1: single sequences", **number)
-    add("--train-size", "training sequences", **number)
-    add("--valid-size", "validation sequences", **number)
-    add("--hidden", "width of the recurrent state", **number)
-    add("--learning-rate", "learning rate of the first epoch", type=positive, metavar="RATE")
-    add("--decay", "factor of the learning rate after every epoch", type=fraction, metavar="FACTOR")
-    add("--optimizer", "of every node; momentum is SGD with 0.9", choices=("adam", "sgd", "momentum"))
-    add("--clip-norm", "scale a node's gradient down to this norm", "no clipping", type=positive, metavar="NORM")
-    add("--weights", "which weights a backward sees: today's, or its forward's", choices=("current", "stash"))
-    add("--barrier", "let each stream end before the next begins", "off", action="store_true")
-    workers = "worker processes; 1: all in this one; auto: one for each core, if there are nodes for them"
-    add("--workers", workers, "one for each replica", type=placing.number, metavar="N|auto")
-    replicas = "copies of the model, on workers of their own; auto: by cores and by what nodes cost"
-    add("--replicas", replicas, type=placing.number, metavar="N|auto")
-    nodes = "make copies of these nodes only, by name or pattern, like cell,embedding"
-    add("--replicate", nodes, "the whole model", type=placing.names, metavar="NAMES")
-    route = "how instances (of single nodes: messages) are shared out among replicas"
-    add("--route", route, choices=ROUTES)
-    sync = "how replicas are kept together: shared weights, means of weights now and then, or of all gradients"
-    add("--sync", sync, choices=KINDS)
-    add("--sync-every", "updates between two means, where sync is updates or ring", **number)
-    optimizer = "what becomes of what the optimizers of replicas remember"
-    add("--sync-optimizer", optimizer, choices=("average", "keep"))
-    affinity = 'the worker of nodes: a JSON file like {"embedding": 0, "cell*": 1}; auto: by what they cost'
-    add("--affinity", affinity, type=placing.file, metavar="FILE|auto")
-    add("--pin", "keep each worker on a core of its own", "off", action="store_true")
-    add("--threads", "torch threads of each worker", **number)
-    add("--on-nan", "when a loss is not finite: stop, or skip its gradient", choices=("stop", "skip"))
-    file: dict[str, Any] = {"type": file_to_write, "metavar": "FILE"}
-    parser.add_argument("--json", help="write a report to FILE (default: none)", **file)
-    parser.add_argument("--log", help="write every event to FILE, for 'ampnet check' (default: none)", **file)
-    trace = "write a trace to FILE, for ui.perfetto.dev, 'ampnet gantt' and 'ampnet report' (default: none)"
-    parser.add_argument("--trace", help=trace, **file)
-    parser.add_argument("--quiet", action="store_true", help="print the closing line only (default: off)")
+    workload: Workload[Any]
+    settings: Training
+    data: Dataset[Any]
+    facts: Facts
+    graph: Compiled
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train list reduction as the command line asks for."""
+    """Train a workload as the command line asks for."""
+    _refuse(args)
+    workload: Workload[Any] = args.of
+    settings = settings_of(args, workload)
+    if args.save is not None:
+        settings = replace(settings, barrier=True)  # what is saved is what was measured
+    data = workload.load(settings, args.data_dir)
+    facts = workload.facts(settings, data)
+    if settings.replicas == "auto":
+        settings = replace(settings, replicas=_suggested(workload, settings, data, facts, args.quiet))
+    settings = settings.complete()
+    if settings.replicas != 1 and settings.sync == "shared" and settings.weights == "stash":
+        args.parser.error("--weights: replicas that share their weights cannot stash them; give another --sync")
+    try:
+        graph = make_graph(workload, settings, facts)
+    except GraphError as error:
+        option = "--route" if error.faults[0].startswith("route=") else "--replicate"
+        args.parser.error(f"{option}: {error.faults[0]}")
+    _check_nodes(args.parser, settings, graph)
+    workers, affinity = placing.settle(args.parser, graph, settings.workers or 1, args.affinity)
+    settings = replace(settings, workers=workers, affinity=affinity)
+    workload.begin(graph, settings, data, args.data_dir)
+    with _files(args.log, args.trace) as listeners:
+        job = Job(workload, settings, data, facts, graph)
+        return train(job, json=args.json, model=args.save, quiet=args.quiet, listeners=listeners)
+
+
+def _refuse(args: argparse.Namespace) -> None:
+    """Options that do not go together."""
     taken: dict[Path, str] = {}
-    for option, path in (("--json", args.json), ("--log", args.log), ("--trace", args.trace)):
+    for option in ("--json", "--log", "--trace", "--save"):
+        path = getattr(args, option[2:])
         if path is not None and taken.setdefault(path.resolve(), option) != option:
             args.parser.error(f"{option}: the same file as {taken[path.resolve()]}; give another one")
-    if args.workers == 1 or (args.workers is None and args.replicas == 1):
+    alone = args.workers == 1 or (args.workers is None and args.replicas == 1)
+    if alone:
         for option, given in (("--affinity", args.affinity != "auto"), ("--pin", args.pin)):
             if given:
                 args.parser.error(f"{option}: there are no worker processes; give --workers 2 or more")
     if args.replicas == 1:
+        defaults = args.of.settings()
         for option in ("--replicate", "--route", "--sync", "--sync-every", "--sync-optimizer"):
             name = option[2:].replace("-", "_")
-            if getattr(args, name) != getattr(DEFAULTS, name):
+            if getattr(args, name) != getattr(defaults, name):
                 args.parser.error(f"{option}: there is one replica; give --replicas 2 or more, or auto")
-    settings = Settings(**{item.name: getattr(args, item.name) for item in fields(Settings)})
-    if settings.replicas == "auto":
-        settings = replace(settings, replicas=_suggested(settings, args.quiet))
-    settings = settings.complete()
-    if settings.replicas != 1 and settings.sync == "shared" and settings.weights == "stash":
-        args.parser.error("--weights: replicas that share their weights cannot stash them; give another --sync")
-    if args.workers == "auto" or args.affinity != "auto" or settings.replicas != 1:
-        try:
-            graph = _build(settings)
-        except GraphError as error:
-            option = "--route" if error.faults[0].startswith("route=") else "--replicate"
-            args.parser.error(f"{option}: {error.faults[0]}")
-        workers, affinity = placing.settle(args.parser, graph, settings.workers or 1, args.affinity)
-        settings = replace(settings, workers=workers, affinity=affinity)
-    with _files(args.log, args.trace) as listeners:
-        return train_list_reduction(settings, json=args.json, quiet=args.quiet, listeners=listeners)
+    if args.device == "cuda":
+        if not torch.cuda.is_available():
+            args.parser.error("--device: torch finds no CUDA device here; use cpu")
+        if not alone:
+            args.parser.error("--device: worker processes work on the CPU; give --workers 1")
 
 
-def _build(settings: Settings) -> Compiled:
-    """The graph, with its replicas."""
-    graph = list_reduction.build(settings.hidden, settings.seed)
-    if isinstance(settings.replicas, int) and settings.replicas > 1:
-        sync = Sync(settings.sync, settings.sync_every, settings.sync_optimizer)
-        replicate(graph, settings.replicate, settings.replicas, route=settings.route, sync=sync)  # type: ignore[arg-type]
-    return graph
+def _check_nodes(parser: Parser, settings: Training, graph: Compiled) -> None:
+    """Whether the nodes exist that settings were given for."""
+    nodes = graph.parameterised()
+    names = sorted({*map(graph.called, nodes)})
+    for option, given in (("--update-after", settings.update_after), ("--rate-of", settings.rate_of)):
+        for name in given:
+            if not any(name == node or fnmatchcase(node, name) for node in (*nodes, *names)):
+                parser.error(f"{option}: no node with parameters is called '{name}'; there are {', '.join(names)}")
 
 
-def _suggested(settings: Settings, quiet: bool) -> int:
+def _suggested(workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, quiet: bool) -> int:
     """How many replicas to make."""
-    graph = list_reduction.build(settings.hidden, settings.seed)
-    data = generate(32 * settings.bucket, 2 * settings.seed)
+    graph = workload.build(settings, facts)
     torch.set_num_threads(settings.threads)
     cores = len(os.sched_getaffinity(0))
-    found = suggest(
-        graph, list_reduction.instances(graph, data, settings.bucket), cores, enough_rows=settings.enough_rows
-    )
+    some = workload.instances(graph, settings, facts, data, "train", epoch=1)
+    found = suggest(graph, some, cores, enough_rows=settings.enough_rows)
     if not quiet:
         print(
             f"replicas: {found.replicas}, for {cores} cores; an instance takes {1e3 * found.work:.1f} ms of work and "
@@ -259,25 +154,27 @@ def _suggested(settings: Settings, quiet: bool) -> int:
     return found.replicas
 
 
-def train_list_reduction(
-    settings: Settings, *, json: Path | None = None, quiet: bool = False, listeners: tuple[Listener, ...] = ()
+def train(
+    job: Job,
+    *,
+    json: Path | None = None,
+    model: Path | None = None,
+    quiet: bool = False,
+    listeners: tuple[Listener, ...] = (),
 ) -> int:
     """Train, show, report; returns the exit code."""
+    workload, settings, graph = job.workload, job.settings, job.graph
     torch.set_num_threads(settings.threads)
     meter = StalenessMeter()
-    graph = _build(settings)
     replicas = ReplicaMeter() if graph.replicas else None
     runtime = make_runtime(graph, settings, (meter, *([replicas] if replicas is not None else []), *listeners))
     if listeners:
-        runtime.settings |= {"workload": "list-reduction", "graph": drawing_of(graph)}  # for reports
+        runtime.settings |= {"workload": workload.name, "graph": drawing_of(graph)}  # for reports
     turns = [listener.turn for listener in listeners if isinstance(listener, PerfettoWriter)]
-    # Even and odd, so that no two runs share training and validation data, whatever their seeds.
-    train_data = generate(settings.train_size, 2 * settings.seed)
-    valid_data = generate(settings.valid_size, 2 * settings.seed + 1)
-    instances = partial(list_reduction.instances, graph, bucket=settings.bucket)
-    totals = {"train": settings.train_size, "valid": settings.valid_size}
-    facts = Facts(settings.epochs, totals, "accuracy", meter.overall)
-    with runtime, _CtrlC() as ctrl_c, make_display(facts, quiet=quiet) as display:
+    totals = {"train": len(job.data.train), "valid": len(job.data.valid)}
+    facts = Shown(settings.epochs, totals, workload.metric, meter.overall)
+    best = _Best(job) if model is not None else None
+    with runtime, CtrlC() as ctrl_c, make_display(facts, quiet=quiet) as display:
 
         def turn(progress: Progress) -> None:
             if ctrl_c.asked:
@@ -286,15 +183,25 @@ def train_list_reduction(
             for note in turns:
                 note(progress)
 
+        def epoch(record: EpochRecord) -> None:
+            display.epoch(record)
+            if best is not None:
+                best.look(record)
+
+        def instances(split: str, epoch: int | None = None) -> Iterator[Any]:
+            return on_device(workload.instances(graph, settings, job.facts, job.data, split, epoch), settings)
+
         try:
             result = fit(
                 runtime,
-                train=lambda epoch: instances(train_data, rng=np.random.default_rng((settings.seed, epoch))),
-                valid=lambda epoch: instances(valid_data),
+                train=lambda number: instances("train", number),
+                valid=lambda number: instances(measured(job.data)),
                 epochs=settings.epochs,
+                metric=workload.metric,
                 target=settings.target,
+                higher_is_better=workload.higher_is_better,
                 barrier=settings.barrier,
-                on_epoch=display.epoch,
+                on_epoch=epoch,
                 on_turn=turn,
             )
         except FitInterrupted as interrupt:
@@ -302,52 +209,42 @@ def train_list_reduction(
         # A Ctrl-C that came when nothing was left to cut short has interrupted nothing.
         interrupted = ctrl_c.asked and not result.reached and result.epochs < settings.epochs
     if json is not None:
-        data = report("list-reduction", result, meter, asdict(settings), interrupted=interrupted, replicas=replicas)
+        data = report(workload.name, result, meter, asdict(settings), interrupted=interrupted, replicas=replicas)
         write_json(json, data)
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
-    display.say(summary("list-reduction", "sequences", result, meter, replicas))
+    display.say(summary(workload.name, workload.unit, result, meter, replicas))
+    if best is not None and model is not None:
+        best.save(model, display)
     if interrupted:
         return INTERRUPTED
     return REACHED if result.reached or settings.target is None else NOT_REACHED
 
 
-def make_runtime(graph: Graph, settings: Settings, listeners: tuple[Listener, ...] = ()) -> Runtime:
-    """A runtime on a graph, under these settings."""
-    settings = settings.complete()
-    for loss in (node for node in graph.nodes.values() if isinstance(node, Loss)):
-        loss.on_nan = settings.on_nan
-    decays = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=settings.decay)
-    update = Update(
-        _optimizer(settings),
-        settings.min_update_frequency,
-        settings.count,
-        clip_norm=settings.clip_norm,
-        schedule=decays if settings.decay < 1 else None,
-        weights=settings.weights,
-    )
-    common: dict[str, Any] = {
-        "update": update,
-        "max_active_keys": settings.max_active_keys,
-        "max_batch": settings.max_batch,
-        "enough_rows": settings.enough_rows,
-        "schedule": settings.schedule,
-        "seed": settings.seed,
-        "listeners": listeners,
-    }
-    assert settings.workers is not None
-    if settings.workers == 1:
-        return Inline(graph, **common)
-    workers = len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers
-    return Processes(
-        graph, workers=workers, affinity=settings.affinity, pin=settings.pin, threads=settings.threads, **common
-    )
+class _Best:
+    """The weights of the best epoch so far. They are taken between two streams, when nothing is in flight."""
 
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.state: dict[str, Tensor] | None = None
+        self.value, self.epoch = float("nan"), 0
 
-def _optimizer(settings: Settings) -> MakeOptimizer:
-    if settings.optimizer == "adam":
-        return partial(torch.optim.Adam, lr=settings.learning_rate, betas=(0.9, 0.99), fused=True)
-    return partial(torch.optim.SGD, lr=settings.learning_rate, momentum=0.9 if settings.optimizer == "momentum" else 0)
+    def look(self, record: EpochRecord) -> None:
+        """An epoch has ended."""
+        value = record.valid_metrics[self.job.workload.metric]
+        better = value > self.value if self.job.workload.higher_is_better else value < self.value
+        if self.state is None or better or isnan(self.value):
+            self.state, self.value, self.epoch = snapshot(self.job.graph), value, record.epoch
+
+    def save(self, path: Path, display: Display) -> None:
+        """Write them, and say so."""
+        if self.state is None:
+            display.say(f"{path} was not written: no epoch was finished")
+            return
+        workload = self.job.workload
+        reached = {"metric": workload.metric, "value": self.value, "epoch": self.epoch}
+        save(path, workload, self.job.settings, self.job.facts, self.state, reached)
+        display.say(f"saved the model of epoch {self.epoch} ({workload.metric} {self.value:.4f}) to {path}")
 
 
 @contextmanager
@@ -367,30 +264,3 @@ def _files(log: Path | None, trace: Path | None) -> Iterator[tuple[Listener, ...
     finally:
         for writer in writers:
             writer.close()
-
-
-class _CtrlC:
-    """While it is entered, the first Ctrl-C sets ``asked``; the second interrupts as usual.
-
-    A process told to ignore Ctrl-C (a background job of a script) goes on ignoring it.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: Any = None
-
-    def __enter__(self) -> _CtrlC:
-        # Only the main thread may set handlers; elsewhere Ctrl-C belongs to whoever started the thread.
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.getsignal(signal.SIGINT)
-            if self._before is not signal.SIG_IGN:
-                signal.signal(signal.SIGINT, self._hear)
-        return self
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)

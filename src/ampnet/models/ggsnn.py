@@ -52,12 +52,13 @@ class Qm9(Model):
     """Atoms with features ``x``, typed bonds, and a property of the molecule.
 
     Features are padded with zeros to the hidden width, as in Gilmer et al. 2017. The readout is gated: the sum over
-    atoms of ``sigmoid(i([h, x])) * tanh(j([h, x]))``, then tanh and a linear layer.
+    atoms of ``sigmoid(i([h, x])) * tanh(j([h, x]))``, then tanh and a linear layer. Absolute errors are reported in
+    multiples: one of 1 counts as ``unit``.
     """
 
-    def __init__(self, features: int, hidden: int = 100, steps: int = 4, kinds: int = 4) -> None:
+    def __init__(self, features: int, hidden: int = 100, steps: int = 4, kinds: int = 4, unit: float = 1.0) -> None:
         super().__init__()
-        self.padding = hidden - features
+        self.padding, self.unit = hidden - features, unit
         self.propagate = Propagation(hidden, steps, kinds)
         self.gate = nn.Linear(2 * hidden, hidden)
         self.value = nn.Linear(2 * hidden, hidden)
@@ -71,4 +72,7 @@ class Qm9(Model):
         x = each(lambda x: torch.cat((x, self.zeros(self.padding)), -1), atoms.x)
         h = self.propagate(bonds, x)
         molecule = reduce(each(self.readout, h, x), "sum")
-        loss(self.out(torch.tanh(molecule)), target, "squared_error")
+        loss(self.out(torch.tanh(molecule)), target, "squared_error", metrics={"absolute_error": self.error})
+
+    def error(self, predicted: Tensor, target: Tensor) -> Tensor:
+        return (predicted - target).abs().sum(-1) * self.unit

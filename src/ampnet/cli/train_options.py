@@ -1,0 +1,196 @@
+"""The options of ``ampnet train WORKLOAD``: one for each setting of the workload, which shows its default.
+
+    OPTIONS     what is said of a setting, how its value is read, and how its default is shown where it is no number
+
+A workload has the options of its own settings only, so ``--dropout`` is there where there is something to drop.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ampnet.cli import placing
+from ampnet.cli.data import HELP, folder
+from ampnet.cli.options import Parser, file_to_write, fraction, pairs, positive, share, whole
+from ampnet.experiments.sentiment import VECTORS
+from ampnet.experiments.settings import Training
+from ampnet.experiments.workload import Workload
+from ampnet.replicas.replicate import ROUTES
+from ampnet.replicas.sync import KINDS
+from ampnet.schedule import SCHEDULES
+
+Shown = str | Callable[[Workload[Any], Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a setting is given on the command line."""
+
+    text: str | Callable[[Workload[Any]], str]
+    """What it is."""
+    how: Mapping[str, Any] = field(default_factory=dict)
+    """For ``add_argument``."""
+    shown: Shown | None = None
+    """The default, for people; None: as it is. A function is given the workload and its settings."""
+    also: tuple[str, ...] = ()
+    """Other names."""
+
+
+def _number(**more: Any) -> dict[str, Any]:
+    return {"type": whole(1), "metavar": "N", **more}
+
+
+def _in_flight(workload: Workload[Any], settings: Training) -> str:
+    single = f"; for single {workload.unit} 100 x as many" if hasattr(settings, "bucket") else ""
+    return f"{settings.in_flight()} for each replica{single}"
+
+
+def _frequency(workload: Workload[Any], settings: Training) -> str:
+    return f"as many as hold 100 {workload.unit}" if hasattr(settings, "bucket") else str(settings.frequency())
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={value:g}" for name, value in values.items()) or "none"
+
+
+def _target(workload: Workload[Any]) -> str:
+    if workload.metric == "accuracy":
+        return "stop once this share of the validation is right: 0.97 for 97 %%"
+    unit = " (0.1 Debye is 1)" if workload.name == "qm9" else ""
+    return f"stop once the mean absolute error{unit} of a validation is at most this"
+
+
+def _no_target(workload: Workload[Any], settings: Training) -> str:
+    return "none" if workload.paper_target is None else f"none; the paper's is {workload.paper_target:g}"
+
+
+OPTIONS: dict[str, Option] = {
+    "max_active_keys": Option("instances in flight at most; 1 trains without asynchrony", _number(), _in_flight),
+    "min_update_frequency": Option("gradients that make an update of a node", _number(), _frequency),
+    "update_after": Option(
+        "the same for single nodes, by name or pattern",
+        {"type": pairs(whole(1)), "metavar": "NODE=N,..."},
+        lambda _, s: _pairs(s.update_after),
+    ),
+    "count": Option("what counts as one gradient", {"choices": ("messages", "instances")}),
+    "epochs": Option("epochs at most", _number()),
+    "target": Option(_target, {}, _no_target),
+    "seed": Option("of generated data, weights, order and the random schedule", {"type": whole(0), "metavar": "N"}),
+    "limit": Option("use the first N training records only, to try something out", _number(), "all"),
+    "schedule": Option("the order in which nodes are served", {"choices": tuple(SCHEDULES)}),
+    "max_batch": Option("messages handed to a node at once, at most", _number(), "no limit"),
+    "enough_rows": Option(
+        "rows beyond which a larger batch is not waited for; none: any number",
+        {"type": lambda text: None if text == "none" else whole(1)(text), "metavar": "N|none"},
+    ),
+    "bucket": Option(
+        lambda w: (
+            f"{w.unit} {'of one length ' if w.name == 'list-reduction' else ''}in an instance; 1: single {w.unit}"
+        ),
+        _number(),
+    ),
+    "train_size": Option(lambda w: f"training {w.unit}, generated", _number()),
+    "valid_size": Option(lambda w: f"validation {w.unit}, generated", _number()),
+    "size": Option("nodes in a graph", {"type": whole(5), "metavar": "N"}),
+    "hidden": Option("width of the hidden state", _number()),
+    "steps": Option("steps of propagation", _number()),
+    "layers": Option("layers", _number()),
+    "width": Option("width of the layers", _number()),
+    "vectors": Option("what the embedding begins with", {"choices": tuple(VECTORS)}),
+    "dropout": Option("share of a state that is dropped in training", {"type": share, "metavar": "P"}),
+    "learning_rate": Option("learning rate of the first epoch", {"type": positive, "metavar": "RATE"}, also=("--lr",)),
+    "rate_of": Option(
+        "the same for single nodes, by name or pattern",
+        {"type": pairs(positive), "metavar": "NODE=RATE,..."},
+        lambda _, s: _pairs(s.rate_of),
+    ),
+    "decay": Option("factor of the learning rate after every epoch", {"type": fraction, "metavar": "FACTOR"}),
+    "optimizer": Option("of every node; momentum is SGD with 0.9", {"choices": ("adam", "sgd", "momentum", "adagrad")}),
+    "beta2": Option(
+        "of Adam: how much of its mean of squared gradients stays at an update", {"type": share, "metavar": "B"}
+    ),
+    "clip_norm": Option(
+        "scale a node's gradient down to this norm; none: no clipping",
+        {"type": lambda text: None if text == "none" else positive(text), "metavar": "NORM|none"},
+        lambda _, s: "no clipping" if s.clip_norm is None else f"{s.clip_norm:g}",
+    ),
+    "weights": Option("which weights a backward sees: today's, or its forward's", {"choices": ("current", "stash")}),
+    "barrier": Option("let each stream end before the next begins", {"action": "store_true"}, "off"),
+    "device": Option("where the work is done", {"choices": ("cpu", "cuda")}),
+    "workers": Option(
+        "worker processes; 1: all in this one; auto: one for each core, if there are nodes for them",
+        {"type": placing.number, "metavar": "N|auto"},
+        "one for each replica",
+    ),
+    "replicas": Option(
+        "copies of the model, on workers of their own; auto: by cores and by what nodes cost",
+        {"type": placing.number, "metavar": "N|auto"},
+    ),
+    "replicate": Option(
+        lambda w: f"make copies of these nodes only, by name or pattern, like {w.nodes}",
+        {"type": placing.names, "metavar": "NAMES"},
+        "the whole model",
+    ),
+    "route": Option("how instances (of single nodes: messages) are shared out among replicas", {"choices": ROUTES}),
+    "sync": Option(
+        "how replicas are kept together: shared weights, means of weights now and then, or of all gradients",
+        {"choices": KINDS},
+    ),
+    "sync_every": Option("updates between two means, where sync is updates or ring", _number()),
+    "sync_optimizer": Option(
+        "what becomes of what the optimizers of replicas remember", {"choices": ("average", "keep")}
+    ),
+    "affinity": Option(
+        'the worker of nodes: a JSON file like {"embedding": 0, "cell*": 1}; auto: by what they cost',
+        {"type": placing.file, "metavar": "FILE|auto"},
+    ),
+    "pin": Option("keep each worker on a core of its own", {"action": "store_true"}, "off"),
+    "threads": Option("torch threads of each worker", _number()),
+    "on_nan": Option("when a loss is not finite: stop, or skip its gradient", {"choices": ("stop", "skip")}),
+}
+"""By the name of the setting, in the order in which help lists them."""
+
+
+def add_options(parser: Parser, workload: Workload[Any]) -> None:
+    """An option for each setting of the workload, then the files."""
+    defaults = workload.settings()
+    own = {item.name for item in fields(workload.settings)}
+    for name, option in OPTIONS.items():
+        if name not in own:
+            continue
+        value, shown = getattr(defaults, name), option.shown
+        default = str(value) if shown is None else shown if isinstance(shown, str) else shown(workload, defaults)
+        text = option.text if isinstance(option.text, str) else option.text(workload)
+        how = dict(option.how)
+        if name == "target":
+            how |= (
+                {"type": fraction, "metavar": "FRACTION"}
+                if workload.metric == "accuracy"
+                else {"type": positive, "metavar": "ERROR"}
+            )
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", *option.also, default=value, help=f"{text} (default: {default})", **how
+        )
+    if workload.files:
+        parser.add_argument("--data-dir", type=folder, metavar="DIR", help=HELP)
+    file: dict[str, Any] = {"type": file_to_write, "metavar": "FILE"}
+    save = "write the best epoch's model to FILE, for 'ampnet evaluate' and 'predict'; with --barrier (default: none)"
+    parser.add_argument("--save", help=save, **file)
+    parser.add_argument("--json", help="write a report to FILE (default: none)", **file)
+    parser.add_argument("--log", help="write every event to FILE, for 'ampnet check' (default: none)", **file)
+    trace = "write a trace to FILE, for ui.perfetto.dev, 'ampnet gantt' and 'ampnet report' (default: none)"
+    parser.add_argument("--trace", help=trace, **file)
+    parser.add_argument("--quiet", action="store_true", help="print the closing line only (default: off)")
+
+
+def settings_of(args: argparse.Namespace, workload: Workload[Any]) -> Training:
+    """The settings that the command line asks for. Nodes that are not named keep the workload's own numbers."""
+    given = {item.name: getattr(args, item.name) for item in fields(workload.settings)}
+    defaults = workload.settings()
+    for name in ("update_after", "rate_of"):
+        given[name] = {**getattr(defaults, name), **given[name]}
+    settings: Training = workload.settings(**given)
+    return settings

@@ -1,0 +1,68 @@
+"""An image file as the pixels that MNIST's model knows: 28 by 28, ink high and paper low.
+
+    file ──> grey, 0 to 1 ──> light ink on dark paper ──> square ──> 28 x 28 ──> 0 to 255
+
+MNIST's ink is 255 and its paper 0. Most drawings are the other way round: dark ink on light paper. Which one an image
+is can be told by its border, which is paper: where it is light, light and dark change places, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ampnet.errors import DataError
+
+GREY = np.array([0.299, 0.587, 0.114])
+"""How bright the eye sees red, green and blue."""
+
+
+def grey(path: Path, side: int, invert: bool | None = None) -> np.ndarray:
+    """The pixels [side, side] of an image file, 0 (paper) to 255 (ink). ``invert`` None: decided by the border."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}; give an image, such as a PNG of one digit")
+    image = _bright(path)
+    border = np.concatenate((image[0], image[-1], image[:, 0], image[:, -1]))
+    if invert if invert is not None else float(np.median(border)) > 0.5:
+        image = 1 - image
+    return 255 * _resized(_square(image), side)
+
+
+def _bright(path: Path) -> np.ndarray:
+    """How bright each pixel is, 0 to 1. What is transparent is white."""
+    from matplotlib.image import imread
+
+    try:
+        got = np.asarray(imread(path))
+    except (OSError, ValueError, SyntaxError) as error:  # what the readers of the many formats raise
+        raise DataError(f"{path}: not an image that can be read ({error})") from error
+    if got.ndim not in (2, 3) or 0 in got.shape:
+        raise DataError(f"{path}: not a picture: its array has shape {got.shape}")
+    scale = float(np.iinfo(got.dtype).max) if got.dtype.kind in "iu" else 1.0
+    image = got.astype(np.float64) / scale
+    if image.ndim == 2:
+        return image
+    alpha = image[..., -1] if image.shape[-1] in (2, 4) else np.ones(image.shape[:2])
+    colours = image[..., :3] @ GREY if image.shape[-1] >= 3 else image[..., 0]
+    bright: np.ndarray = colours * alpha + (1 - alpha)
+    return bright
+
+
+def _square(image: np.ndarray) -> np.ndarray:
+    """Paper is put at the shorter sides."""
+    height, width = image.shape
+    most = max(height, width)
+    top, left = (most - height) // 2, (most - width) // 2
+    return np.pad(image, ((top, most - height - top), (left, most - width - left)))
+
+
+def _resized(image: np.ndarray, side: int) -> np.ndarray:
+    """Means of areas where the image is larger, else interpolated."""
+    if len(image) == side:
+        return image
+    given = torch.from_numpy(image)[None, None]
+    mode = "area" if len(image) > side else "bilinear"
+    out: np.ndarray = torch.nn.functional.interpolate(given, (side, side), mode=mode)[0, 0].numpy()
+    return out

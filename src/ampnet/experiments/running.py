@@ -1,0 +1,103 @@
+"""From settings to something that runs: the graph with its replicas, the update policies, the runtime.
+
+settings ──> graph ──replicate──> graph ──on a device──> Inline or Processes
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import ExponentialLR
+
+from ampnet.events.log import Listener
+from ampnet.experiments.settings import Training
+from ampnet.experiments.workload import Facts, Workload
+from ampnet.graph import Graph
+from ampnet.instance import Instance
+from ampnet.lang import Compiled
+from ampnet.nodes.loss import Loss
+from ampnet.replicas.replicate import replicate
+from ampnet.replicas.sync import Sync
+from ampnet.runtime.inline import Inline
+from ampnet.runtime.processes import Processes
+from ampnet.runtime.runtime import Runtime
+from ampnet.update.policy import MakeOptimizer, Update
+
+
+def make_graph(workload: Workload[Any], settings: Training, facts: Facts) -> Compiled:
+    """The graph of the workload's model, with its replicas, on its device."""
+    graph = workload.build(settings, facts)
+    if isinstance(settings.replicas, int) and settings.replicas > 1:
+        sync = Sync(settings.sync, settings.sync_every, settings.sync_optimizer)
+        replicate(graph, settings.replicate, settings.replicas, route=settings.route, sync=sync)  # type: ignore[arg-type]
+    return graph.to(settings.device) if settings.device != "cpu" else graph
+
+
+def make_runtime(graph: Graph, settings: Training, listeners: Sequence[Listener] = ()) -> Runtime:
+    """A runtime on a graph, under these settings."""
+    settings = settings.complete()
+    for loss in (node for node in graph.nodes.values() if isinstance(node, Loss)):
+        loss.on_nan = settings.on_nan
+    update, updates = policies(settings)
+    common: dict[str, Any] = {
+        "update": update,
+        "updates": updates,
+        "max_active_keys": settings.max_active_keys,
+        "max_batch": settings.max_batch,
+        "enough_rows": settings.enough_rows,
+        "schedule": settings.schedule,
+        "seed": settings.seed,
+        "listeners": listeners,
+    }
+    assert settings.workers is not None
+    if settings.workers == 1:
+        return Inline(graph, **common)
+    workers = len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers
+    return Processes(
+        graph, workers=workers, affinity=settings.affinity, pin=settings.pin, threads=settings.threads, **common
+    )
+
+
+def policies(settings: Training) -> tuple[Update, Mapping[str, Update]]:
+    """The policy of all nodes, and those of nodes that have others."""
+    decays = partial(ExponentialLR, gamma=settings.decay)
+    common = Update(
+        _optimizer(settings, settings.learning_rate),
+        settings.min_update_frequency,
+        settings.count,
+        clip_norm=settings.clip_norm,
+        schedule=decays if settings.decay < 1 else None,
+        weights=settings.weights,
+    )
+    own: dict[str, Update] = {}
+    for node, frequency in settings.update_after.items():
+        own[node] = common.but(min_update_frequency=frequency)
+    for node, rate in settings.rate_of.items():
+        own[node] = own.get(node, common).but(optimizer=_optimizer(settings, rate))
+    return common, own
+
+
+def _optimizer(settings: Training, rate: float) -> MakeOptimizer:
+    if settings.optimizer == "adam":
+        return partial(torch.optim.Adam, lr=rate, betas=(0.9, settings.beta2), fused=True)
+    if settings.optimizer == "adagrad":
+        return partial(torch.optim.Adagrad, lr=rate, fused=settings.device == "cpu")
+    return partial(torch.optim.SGD, lr=rate, momentum=0.9 if settings.optimizer == "momentum" else 0)
+
+
+def on_device(instances: Iterable[Instance], settings: Training) -> Iterator[Instance]:
+    """The same instances with their payloads where the weights are."""
+    if settings.device == "cpu":
+        yield from instances
+        return
+    for one in instances:
+        feeds = {
+            name: given if given.payload is None else replace(given, payload=given.payload.to(settings.device))
+            for name, given in one.feeds.items()
+        }
+        yield replace(one, feeds=feeds)

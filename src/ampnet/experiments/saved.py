@@ -1,0 +1,121 @@
+"""A trained model in a file: weights, and all that is needed to make the model again and to ask it.
+
+    save(path, workload, settings, facts, state, reached)             what `ampnet train ... --save` does
+    saved = read(path); graph = saved.graph()                         and `ampnet evaluate`, `ampnet predict`
+
+The file is a `torch.save` of plain data, loaded with ``weights_only=True``: opening one runs no code of its author. It
+is written under another name and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampnet._version import __version__
+from ampnet.errors import DataError
+from ampnet.experiments.catalog import WORKLOADS
+from ampnet.experiments.settings import Training
+from ampnet.experiments.workload import Workload
+from ampnet.lang import Compiled
+
+KIND, FORMAT = "ampnet model", 1
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a file holds."""
+
+    path: Path
+    workload: Workload[Any]
+    settings: Training
+    """Those of the training, complete."""
+    facts: Mapping[str, Any]
+    """What the model must know of its data."""
+    reached: Mapping[str, Any]
+    """What it was measured to be: metric, value, epoch."""
+    state: Mapping[str, Tensor]
+    """The model's ``state_dict``."""
+
+    def graph(self) -> Compiled:
+        """The model, compiled, with the weights of the file."""
+        try:
+            graph = self.workload.build(self.settings, self.facts)
+            graph.model.load_state_dict(self.state)
+        except (RuntimeError, KeyError, TypeError) as error:
+            what = " ".join(str(error).split())
+            raise DataError(
+                f"{self.path}: its weights are not those of the {self.workload.name} model ({what})"
+            ) from error
+        return graph
+
+
+def snapshot(graph: Compiled) -> dict[str, Tensor]:
+    """A copy of the model's weights as they are now."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in graph.model.state_dict().items()}
+
+
+def save(
+    path: Path,
+    workload: Workload[Any],
+    settings: Training,
+    facts: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    reached: Mapping[str, Any],
+) -> None:
+    """Write a model, whole or not at all."""
+    plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in asdict(settings).items()}
+    data = {
+        "kind": KIND,
+        "format": FORMAT,
+        "ampnet": __version__,
+        "workload": workload.name,
+        "settings": plain,
+        "facts": dict(facts),
+        "reached": dict(reached),
+        "state": dict(state),
+    }
+    part = path.with_name(path.name + ".part")
+    try:
+        torch.save(data, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Saved:
+    """Read a model. A file that holds none is a `DataError`."""
+    data = _loaded(path)
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise DataError(f"{path}: not a model that 'ampnet train ... --save' wrote")
+    if data.get("format") != FORMAT:
+        raise DataError(
+            f"{path}: a model in format {data.get('format')}, written by ampnet {data.get('ampnet')}; this is "
+            f"ampnet {__version__}, which reads format {FORMAT}"
+        )
+    name = data["workload"]
+    if name not in WORKLOADS:
+        raise DataError(f"{path}: a model of '{name}', which is not known here; there are {', '.join(WORKLOADS)}")
+    workload = WORKLOADS[name]
+    known = {item.name for item in fields(workload.settings)}
+    if strange := sorted(set(data["settings"]) - known):
+        raise DataError(
+            f"{path}: its settings have '{strange[0]}', which {name} does not know; it was written by ampnet "
+            f"{data['ampnet']}, and this is {__version__}"
+        )
+    settings = workload.settings(**data["settings"])
+    return Saved(path, workload, settings, data["facts"], data["reached"], data["state"])
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, AttributeError, IndexError) as error:
+        reason = str(error).strip().splitlines()[0][:80] if str(error).strip() else type(error).__name__
+        raise DataError(f"{path}: not a model that 'ampnet train ... --save' wrote, or damaged ({reason})") from error

@@ -1,0 +1,106 @@
+"""Settings of a training run: what every workload has. A workload's own settings add to them, and set its defaults.
+
+    Training ──> mnist.Settings, sentiment.Settings, ...          one frozen dataclass a workload: the paper's numbers
+
+A setting is a field here or there, a line in `ampnet.cli.train_options` (which makes the option of it), and its effect:
+on the runtime (`ampnet.experiments.running`), on the model or on the data (the workload's module). ``--precision`` and
+``--max-active-keys auto`` will be such settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+
+from ampnet.replicas.sync import When
+from ampnet.schedule import ENOUGH_ROWS
+
+Optimizer = Literal["adam", "sgd", "momentum", "adagrad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """All that decides the course of a run, whatever is trained."""
+
+    max_active_keys: int = 0
+    """Instances in flight at most; 0: as many as `in_flight` says, for each replica."""
+    min_update_frequency: int = 0
+    """Gradients that make an update of a node; 0: as many as `frequency` says."""
+    update_after: Mapping[str, int] = field(default_factory=dict)
+    """The same for single nodes, by name or pattern."""
+    count: Literal["messages", "instances"] = "instances"
+    """What counts as one gradient."""
+    epochs: int = 12
+    """Epochs at most."""
+    target: float | None = None
+    """Stop once a validation has this value of the workload's metric."""
+    seed: int = 0
+    """Of generated data, the weights, the order of instances and of the random schedule."""
+    limit: int | None = None
+    """Use the first training records only."""
+    schedule: str = "sweep"
+    """The order in which nodes are served."""
+    max_batch: int | None = None
+    """Messages handed to a node at once, at most."""
+    enough_rows: int | None = ENOUGH_ROWS
+    """Rows beyond which a larger batch is not waited for; None: any number."""
+    learning_rate: float = 1e-3
+    """Of the first epoch."""
+    rate_of: Mapping[str, float] = field(default_factory=dict)
+    """The same for single nodes, by name or pattern."""
+    decay: float = 1.0
+    """Factor of the learning rate after every epoch."""
+    optimizer: Optimizer = "adam"
+    """Of every node."""
+    beta2: float = 0.999
+    """Of Adam: how much of its mean of squared gradients stays at an update."""
+    clip_norm: float | None = None
+    """Scale a node's gradient down to this norm."""
+    weights: Literal["current", "stash"] = "current"
+    """Which weights a backward sees."""
+    barrier: bool = False
+    """Let each stream end before the next begins."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the weights are, and the work on them is done."""
+    workers: int | Literal["auto"] | None = None
+    """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them; None:
+    one for each replica."""
+    affinity: Mapping[str, int] | Literal["auto"] = "auto"
+    """The worker of nodes, by name or pattern; nodes that it does not name are placed by what they cost."""
+    pin: bool = False
+    """Keep each worker on a core of its own."""
+    threads: int = 1
+    """Torch threads, of each worker."""
+    replicas: int | Literal["auto"] = 1
+    """Copies of the model, or of a part of it; "auto": as many as cores and the controller can keep busy."""
+    replicate: tuple[str, ...] | None = None
+    """The nodes to make copies of, by name or pattern; None: the whole model."""
+    route: str = "shortest"
+    """How messages, or whole instances, are shared out among replicas."""
+    sync: When = "shared"
+    """How replicas are kept together."""
+    sync_every: int = 100
+    """Updates between two synchronisations, where the policy counts them."""
+    sync_optimizer: Literal["average", "keep"] = "average"
+    """What becomes of what the replicas' optimizers remember."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What to do when a loss is not finite."""
+
+    def in_flight(self) -> int:
+        """Instances in flight for each replica, where nothing else is said."""
+        return 1
+
+    def frequency(self) -> int:
+        """Gradients in an update, where nothing else is said."""
+        return 1
+
+    def complete(self) -> Self:
+        """The same with nothing left open."""
+        replicas = 1 if self.replicas == "auto" else self.replicas
+        return replace(
+            self,
+            workers=replicas if self.workers is None else self.workers,
+            max_active_keys=self.max_active_keys or self.in_flight() * replicas,
+            min_update_frequency=self.min_update_frequency or self.frequency(),
+        )
