@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from ampnet.errors import AmpnetError, NodeError
-from ampnet.events.log import Announcer, Backward, Forward, PortStates, Updated, Worked
+from ampnet.events.log import Announcer, Backward, Forward, PortStates, Return, Updated, Worked
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
 from ampnet.nodes.bcast import Bcast
@@ -46,6 +46,7 @@ from ampnet.replicas.member import Member, Token
 from ampnet.schedule import Lane, Route, Schedule
 from ampnet.state import Column, States
 from ampnet.structure import Shelf, Structure
+from ampnet.wave import PlayedHalf, Unplayable, Waves
 
 Send = Callable[[End, Direction, Messages], None]
 Tell = Callable[[Report], None]
@@ -98,6 +99,7 @@ class Worker:
         over: Callable[[str, int], None] = lambda group, ended: None,
         announce: Announcer | None = None,
         clock: Clock = time.perf_counter,
+        waves: bool = False,
     ) -> None:
         """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` the reports of losses.
 
@@ -126,6 +128,8 @@ class Worker:
         self._hands_on = schedule.hands_on
         self._make_routes(wiring)
         self._trains = [n for n in self.nodes.values() if isinstance(n, Parameterised)]
+        self.waves = self._make_waves(graph, wiring) if waves and max_batch is None and self._hands_on else None
+        """None: instances are run message by message."""
         self._copies = {name: graph.copies[name] for name in self.nodes if name in graph.copies}
         self._hand, self._over = hand, over
         self._tokens: deque[Token] = deque()
@@ -150,6 +154,14 @@ class Worker:
                         self._lanes[name, direction, port, train] = lane
                         lanes.append(lane)
         return lanes
+
+    def _make_waves(self, graph: Graph, wiring: Wiring) -> Waves | None:
+        if any(self._announce.wants(kind) for kind in (Forward, Backward, Return)):
+            return None  # somebody wants to see every message
+        try:
+            return Waves(graph, wiring, self.nodes)
+        except Unplayable:
+            return None
 
     def _make_members(self, graph: Graph) -> dict[str, Member]:
         """The replicas hosted here, by node."""
@@ -255,6 +267,58 @@ class Worker:
                 self._push(lane, messages)
             else:
                 return True
+
+    def play(self, most: int) -> tuple[list[int], bool] | None:
+        """One wave of at most so many staged instances: their numbers, and whether they were trained on.
+
+        None where no instance is staged. Instances of a wave that fails are put into the lanes instead: the list is
+        empty then.
+        """
+        waves = self.waves
+        assert waves is not None
+        lot = waves.next(self._wave_size(most))
+        if lot is None:
+            return None
+        train = lot.messages[0][1].train
+        if self.pulse is not None:
+            self.pulse[0] += 1
+        seen = [node.updater.seen_version() for node in self._trains] if train else []
+        try:
+            reports, layout = waves.play(lot, self.shelf)
+        except PlayedHalf as error:
+            raise NodeError(error.node, "backward", None, self.name, error.cause) from error.cause
+        except Exception:  # by messages it will be told where, or go well
+            for end, messages in lot.messages:
+                self.deliver(end, Direction.FORWARD, messages)
+            return [], train
+        self._invocations += len(layout.operations) * (2 if train else 1)
+        self._messages += int(layout.messages.sum()) * (2 if train else 1)
+        for report in reports:
+            self._tell(report)
+        if train:
+            for node, version in zip(self._trains, seen, strict=True):
+                self._count(node, int(layout.messages[waves.numbers_of(node.name)].sum()), version)
+        return lot.numbers, train
+
+    def _wave_size(self, most: int) -> int:
+        """No more instances than the next update waits for, where they are counted."""
+        for node in self._trains:
+            policy = node.updater.policy
+            if policy is not None and not node.updater.counts_messages:
+                most = min(most, max(1, policy.min_update_frequency - node.updater.counter))
+        return most
+
+    def _count(self, node: Parameterised, messages: int, version: int) -> None:
+        """Gradients of so many messages, whose forward saw this version, have come in with a wave."""
+        if not messages:
+            return
+        updater = node.updater
+        updater.note_lags([(version, messages)])
+        updater.count_messages(messages)
+        if self._work is not None:
+            self._work_of(node.name).add(updater.lags)
+        if updater.counts_messages and updater.full():
+            self._is_full(node)
 
     def pass_tokens(self) -> None:
         """Let tokens run round until none is left on its way."""
@@ -415,6 +479,8 @@ class Worker:
             out.update({f"{name}.{cache}": n for cache, n in node.held().items() if n})
         if len(self.shelf):
             out["structures"] = len(self.shelf)
+        if self.waves is not None and self.waves.waiting():
+            out["instances staged"] = self.waves.waiting()
         if self._tokens:
             out["tokens of replicas"] = len(self._tokens)
         return out
@@ -431,6 +497,8 @@ class Worker:
         for node in self.nodes.values():
             node.forget()
         self._tokens.clear()
+        if self.waves is not None:
+            self.waves.forget()
         if self._work is not None:
             self._work.clear()
         for member in self.members.values():

@@ -52,7 +52,7 @@ class Concat(Node):
         payloads = [p for p in joined.payloads if p is not None]
         self._check(payloads)
         last = joined.last
-        if self._states_agree(joined):
+        if self.states_agree(joined):
             return forward_to(0, last.with_payload(torch.cat(payloads, -1)))
         given = [joined.states(i) for i in range(len(self.inputs))]
         if last.train:
@@ -77,7 +77,8 @@ class Concat(Node):
             found = ", ".join(f"'{n}' {p.dtype}" for n, p in zip(self.inputs, payloads, strict=True))
             raise PayloadError(f"ports carry different dtypes: {found}")
 
-    def _states_agree(self, joined: Joined) -> bool:
+    def states_agree(self, joined: Joined) -> bool:
+        """Whether messages that meet have the same state on all ports."""
         if self._same_states is None:
             fields = {joined.states(i).fields for i in range(len(self.inputs))}
             self._same_states = len(fields) == 1 and set(self.key.fields or ()) == set(fields.pop())

@@ -93,9 +93,9 @@ class Loss(Node):
         return self.reports_as or self.name
 
     def forward(self, port: int, messages: Messages) -> Outputs:
-        return [output for joined in self.join.arrive(port, messages) for output in self._judge(joined)]
+        return [output for joined in self.join.arrive(port, messages) for output in self.judge(joined)]
 
-    def _judge(self, joined: Joined) -> list[Output]:
+    def judge(self, joined: Joined) -> list[Output]:
         prediction, label = joined.payloads
         last = joined.last
         batch = Messages.trusted(prediction, joined.states(0), joined.offsets(0), last.train)

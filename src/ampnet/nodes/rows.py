@@ -45,7 +45,7 @@ class Rows(Node):
         self.key = Packer(key)
         self.cache = Store(self.key, "its cache")
         self.join = Join(self.inputs, self.key, keep_states=False) if len(ports) > 1 else None
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None
         self._kinds: list[tuple[torch.Size, torch.dtype, torch.device]] = []
 
     def forward(self, port: int, messages: Messages) -> Outputs:
@@ -54,32 +54,32 @@ class Rows(Node):
         return [self._run(joined.payloads, joined.last) for joined in self.join.arrive(port, messages)]
 
     def _run(self, payloads: Sequence[Tensor | None], messages: Messages) -> Output:
-        plan = self._plan_for(payloads)
+        plan = self.plan_for(payloads)
         y, values = plan.run(payloads)  # type: ignore[arg-type]
         if messages.train and plan.kept:
             kept = tuple([values[i] for i in plan.kept])
             self.cache.put(self.key.pack(messages.states), kept, None, messages.offsets)
         return forward_to(0, messages.with_payload(y))
 
-    def _plan_for(self, payloads: Sequence[Tensor | None]) -> Plan:
+    def plan_for(self, payloads: Sequence[Tensor | None]) -> Plan:
         """The plan; made at the first batch. Rows must stay as they were then."""
         try:
             kinds = [(x.shape[1:], x.dtype, x.device) for x in payloads]  # type: ignore[union-attr]
         except AttributeError:
             raise PayloadError("got a forward message without a payload") from None
-        plan = self._plan
+        plan = self.plan
         if plan is not None and kinds == self._kinds:
             return plan
         shapes, before = [k[0] for k in kinds], [k[0] for k in self._kinds]
         if plan is not None and (shapes != before or len(self.cache)):
             raise PayloadError(f"got rows of {_words(kinds)} after rows of {_words(self._kinds)}")
         with torch.no_grad():
-            self._plan = plan = Plan(self.program, [x for x in payloads if x is not None])
+            self.plan = plan = Plan(self.program, [x for x in payloads if x is not None])
         self._kinds = kinds
         return plan
 
     def backward(self, port: int, messages: Messages) -> Outputs:
-        plan, kept = self._plan, None
+        plan, kept = self.plan, None
         assert plan is not None
         if plan.kept:
             messages, parts = self.cache.take(messages)
@@ -92,7 +92,7 @@ class Rows(Node):
     def to(self, *args: Any, **kwargs: Any) -> None:
         """Move or cast its constants, as `torch.nn.Module.to` does. Not while a run is going on."""
         self.program.to(*args, **kwargs)
-        self._plan, self._kinds = None, []
+        self.plan, self._kinds = None, []
 
     def reference(self, *xs: Tensor) -> Tensor:
         """The same function in plain differentiable torch."""
@@ -101,7 +101,7 @@ class Rows(Node):
     def probe(self, messages: Messages) -> bool:
         if self.join is not None:
             return False
-        self._plan_for((messages.payload,)).run((messages.payload,))  # type: ignore[arg-type]
+        self.plan_for((messages.payload,)).run((messages.payload,))  # type: ignore[arg-type]
         return True
 
     def stores(self) -> Iterator[tuple[str, Keyed]]:

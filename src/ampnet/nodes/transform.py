@@ -154,8 +154,7 @@ class Parameterised(Node):
         y, residuals = self.apply(self.rows_of(messages), self.updater.weights, messages)
         if messages.train:
             keys, updater = self.keys[port].pack(messages.states), self.updater
-            version = updater.version if updater.of_all is None else updater.of_all()
-            self.caches[port].put(keys, residuals, None, messages.offsets, version)
+            self.caches[port].put(keys, residuals, None, messages.offsets, updater.seen_version())
         return [forward_to(port, messages.with_payload(y))]
 
     def backward(self, port: int, messages: Messages) -> Outputs:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from ampnet.errors import StallError
 from ampnet.events.log import Listener
 from ampnet.graph import CONTROLLER, End, Graph
@@ -51,6 +53,7 @@ class Inline(Runtime):
         seed: int = 0,
         listeners: Sequence[Listener] = (),
         clock: Callable[[], float] = time.perf_counter,
+        waves: bool = True,
     ) -> None:
         super().__init__(
             graph,
@@ -75,6 +78,7 @@ class Inline(Runtime):
             tell=self._report,
             announce=self._announce,
             clock=clock,
+            waves=waves,
         )
 
     def _to_controller(self, end: End, direction: Direction, messages: Messages) -> None:
@@ -86,7 +90,11 @@ class Inline(Runtime):
         self.controller.report(report)
 
     def _post(self, port: int, messages: Messages, last: bool) -> None:
-        self.worker.deliver(self._ends[port], Direction.FORWARD, messages)
+        waves = self.worker.waves
+        if waves is None or messages.payload is None:
+            self.worker.deliver(self._ends[port], Direction.FORWARD, messages)
+        else:
+            waves.stage(self._ends[port], messages, last)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         self.worker.shelve(structures)
@@ -103,9 +111,15 @@ class Inline(Runtime):
         self.worker.tell_work()
 
     def _turn(self) -> None:
-        if not self.worker.step():
+        if self.worker.step():
+            return
+        played = None if self.worker.waves is None else self.worker.play(self.controller.max_active_keys)
+        if played is None:
             held = [f"{what} holds {count}" for what, count in self.worker.held().items()]
             raise StallError(self.controller.in_flight, [*self.worker.waits(), *held])
+        instances, train = played
+        if train and instances:
+            self.controller.done(np.array(instances))
 
     def _settle(self) -> None:
         self.worker.tell_work()

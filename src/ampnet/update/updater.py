@@ -109,8 +109,12 @@ class Updater:
             return None
         return self.policy.min_update_frequency - self.counter
 
+    def seen_version(self) -> int:
+        """What a forward that begins now sees."""
+        return self.version if self.of_all is None else self.of_all()
+
     def note_lags(self, versions: list[tuple[int, int]]) -> None:
-        now = self.version if self.of_all is None else self.of_all()
+        now = self.seen_version()
         self.lags = [(now - version, count) for version, count in versions]
 
     def count_messages(self, n: int) -> None:

@@ -1,0 +1,6 @@
+"""Waves: whole instances computed in one go, from what is known of them beforehand. See `ampnet.wave.waves`."""
+
+from ampnet.wave.sites import Unplayable
+from ampnet.wave.waves import PlayedHalf, Waves
+
+__all__ = ["PlayedHalf", "Unplayable", "Waves"]

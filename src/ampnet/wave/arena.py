@@ -1,0 +1,133 @@
+"""Arena: rows of one width that several sites make and read, in one tensor, and their gradients in another.
+
+    rows         [ input | cell, round 0 | cell, round 1 | ... ]      a round of a site is a slice
+    gradients    [       |               |               | ... ]      everybody who reads a row adds to its gradient
+
+Rows that are equal are kept once: what looks like so many rows may then be fewer, and ``inverse`` leads from the place
+where a row was expected to the row it is equal to.
+
+Memory is taken from a `Pool` and used again in the next wave, so that in the long run nothing is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Pool:
+    """Tensors by name, of which the memory is used again."""
+
+    def __init__(self) -> None:
+        self._stores: dict[object, Tensor] = {}
+
+    def take(self, name: object, shape: Sequence[int], like: Tensor) -> Tensor:
+        """A tensor of this shape, with whatever is in it; the last one of this name is no longer valid."""
+        size = 1
+        for n in shape:
+            size *= n
+        store = self._stores.get(name)
+        if store is None or store.numel() < size or store.dtype != like.dtype or store.device != like.device:
+            room = size if store is None else max(size, store.numel() + store.numel() // 4)
+            store = self._stores[name] = torch.empty(room, dtype=like.dtype, device=like.device)
+        return store[:size].view(*shape)
+
+
+class Arena:
+    """The rows of one wave. See the head of this file."""
+
+    __slots__ = ("data", "grad", "inverse", "moved", "number", "pool", "pumped", "rows")
+
+    def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool) -> None:
+        self.number, self.rows, self.pumped, self.moved, self.pool = number, rows, pumped, moved, pool
+        self.data: Tensor | None = None
+        self.grad: Tensor | None = None
+        self.inverse: Tensor | None = None
+        """``pumped``: so many of the first rows are data. ``moved``: whether anybody wants gradients."""
+
+    def clear(self) -> None:
+        self.data = self.grad = self.inverse = None
+
+    def open(self, row: Sequence[int], like: Tensor) -> Tensor:
+        """The tensor of all rows, each of this shape."""
+        if self.data is None:
+            self.data = self.pool.take((self.number, "rows"), (self.rows, *row), like)
+        return self.data
+
+    def put(self, start: int, stop: int, rows: Tensor) -> None:
+        """These rows are made. The tensor is not to be written to any more."""
+        if self.data is None and stop - start == self.rows:
+            self.data = rows
+            return
+        self.open(rows.shape[1:], rows)[start:stop].copy_(rows)
+
+    def see_once(self, start: int, stop: int, read: Read) -> None:
+        """The rows of a slice were made of these, equal ones of equal ones, and only once."""
+        places = read.places()
+        assert places is not None
+        if self.inverse is None:
+            self.inverse = torch.arange(self.rows, device=places.device)
+        self.inverse[start:stop] = places + start
+
+    def gradient(self) -> Tensor:
+        """The tensor of all gradients; zero at first."""
+        if self.grad is None:
+            assert self.data is not None
+            self.grad = self.pool.take((self.number, "gradients"), self.data.shape, self.data).zero_()
+        return self.grad
+
+
+class Read:
+    """Rows of an arena that somebody reads: a slice, or rows by number."""
+
+    __slots__ = ("arena", "index", "start", "stop")
+
+    def __init__(self, arena: Arena, start: int, stop: int, index: Tensor | None) -> None:
+        self.arena, self.start, self.stop, self.index = arena, start, stop, index
+        """Of the first row; behind the last; None where they are neighbours."""
+
+    def __len__(self) -> int:
+        return self.stop - self.start if self.index is None else self.index.shape[0]
+
+    def places(self) -> Tensor | None:
+        """Where the rows are now; None: in the slice."""
+        inverse = self.arena.inverse
+        if inverse is None:
+            return self.index
+        return inverse[self.start : self.stop] if self.index is None else inverse.index_select(0, self.index)
+
+    def rows(self) -> Tensor:
+        """The rows; not to be written to."""
+        data, places = self.arena.data, self.places()
+        assert data is not None
+        return data[self.start : self.stop] if places is None else data.index_select(0, places)
+
+    @property
+    def moved(self) -> bool:
+        """Whether anybody wants the gradient of these rows."""
+        return self.arena.moved and (self.index is not None or self.stop > self.arena.pumped)
+
+    def add(self, g: Tensor, columns: tuple[int, int] | None = None) -> None:
+        """Add to the gradient of these rows."""
+        if not self.moved:
+            return
+        total, places = self.arena.gradient(), self.places()
+        if columns is not None:
+            total = total[:, columns[0] : columns[1]]
+        if places is None:
+            total[self.start : self.stop].add_(g)
+        else:
+            total.index_add_(0, places, g)
+
+    def add_product(self, g: Tensor, w: Tensor, columns: tuple[int, int] | None = None) -> None:
+        """Add ``g w`` to the gradient of these rows."""
+        if not self.moved:
+            return
+        places = self.places()
+        if places is not None:
+            self.add(g @ w, columns)
+            return
+        total = self.arena.gradient()[self.start : self.stop]
+        (total if columns is None else total[:, columns[0] : columns[1]]).addmm_(g, w)

@@ -1,0 +1,156 @@
+"""Sums: rows added up, products of sums added up, and other reductions.
+
+    bag        y_t = sum of x_i over the rows of t
+    mixture    y_t = sum over k of W_k (sum of x_i over the rows of t and k)         one Linear for each k
+
+Sums are made by `embedding_bag`, which reads and adds in one go, forwards and, by the links the other way round,
+backwards.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from ampnet.message import Messages
+from ampnet.nodes.reduce import Reduce, segment_logsumexp, segment_max
+from ampnet.nodes.transform import Parameterised
+from ampnet.state import States
+from ampnet.wave.kernels.kernel import Kernel
+from ampnet.wave.kernels.linear import add_product
+from ampnet.wave.layout import Bag, Layout, Operation, Whole
+
+
+def add_up(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
+    """Of each target: the sum of its rows."""
+    if rows.dim() == 2 and rows.is_floating_point() and rows.dtype != torch.bfloat16:
+        return embedding_bag(index, rows, offsets, mode="sum", include_last_offset=True)
+    targets = torch.repeat_interleave(offsets[1:] - offsets[:-1])
+    return rows.new_zeros(offsets.shape[0] - 1, *rows.shape[1:]).index_add_(0, targets, rows.index_select(0, index))
+
+
+class BagKernel(Kernel):
+    """`Reduce("sum")`."""
+
+    def forward(self, op: Operation) -> None:
+        bag, inverse = op.bags[0], op.bags[0].arena.inverse
+        assert bag.arena.data is not None
+        index = bag.index if inverse is None else inverse.index_select(0, bag.index)
+        self.out.put(op.start, op.stop, add_up(bag.arena.data, index, bag.offsets))
+
+    def backward(self, op: Operation) -> None:
+        op.reads[0].add(_spread(self.gradient(op), op.bags[0]))
+
+
+class MixtureKernel(Kernel):
+    """A sum of products with plain Linears."""
+
+    def begin(self, layout: Layout, whole: Whole, train: bool) -> None:
+        super().begin(layout, whole, train)
+        nodes = [term.node for term in self.site.terms]
+        assert all(isinstance(node, Parameterised) for node in nodes)
+        self._updaters = [node.updater for node in nodes]  # type: ignore[union-attr]
+        self._w = [updater.weights[0] for updater in self._updaters]
+        rows, like = layout.arenas[self.site.parts[1].arena].rows, self._w[0]
+        self._pairs = self.take("pairs", rows, like.shape[1], like)
+        """The sums of each Linear and target."""
+        self._products = self.take("products", rows, like.shape[0], like)
+        self._g = self.take("gradients", rows, like.shape[0], like) if train else like
+        self._ops: list[Operation] = []
+
+    def forward(self, op: Operation) -> None:
+        pairs, products, cuts = op.bags[0], op.bags[1], op.cuts
+        self._ops.append(op)
+        assert pairs.arena.data is not None
+        index = pairs.index if pairs.arena.inverse is None else pairs.arena.inverse.index_select(0, pairs.index)
+        self._pairs[cuts[0] : cuts[-1]] = add_up(pairs.arena.data, index, pairs.offsets)
+        for k, w in enumerate(self._w):
+            a, b = cuts[k], cuts[k + 1]
+            if a < b:
+                torch.mm(self._pairs[a:b], w.t(), out=self._products[a:b])
+        self.out.put(op.start, op.stop, add_up(self._products, products.index, products.offsets))
+
+    def backward(self, op: Operation) -> None:
+        g, cuts = self.gradient(op), op.cuts
+        products, back = op.bags[1], op.bags[2]
+        targets = self._targets(products)
+        into = self._g[cuts[0] : cuts[-1]]
+        # Every pair has one target, and the products are in the order of targets: spread, then back in order.
+        into[products.index - cuts[0]] = g.index_select(0, targets)
+        arena = op.bags[0].arena
+        low, high = op.back
+        if not arena.moved or high <= arena.pumped:
+            return
+        below = self._products  # no longer needed
+        for k, w in enumerate(self._w):
+            a, b = cuts[k], cuts[k + 1]
+            if a < b:
+                torch.mm(self._g[a:b], w, out=below[a:b])
+        total = arena.gradient()
+        added = add_up(below, back.index, back.offsets)
+        if arena.inverse is None:
+            total[low:high].add_(added)
+        else:
+            total.index_add_(0, arena.inverse[low:high], added)
+
+    def _targets(self, bag: Bag) -> Tensor:
+        return torch.repeat_interleave(bag.offsets[1:] - bag.offsets[:-1])
+
+    def finish(self) -> None:
+        for k, updater in enumerate(self._updaters):
+            spans = [(op.cuts[k], op.cuts[k + 1]) for op in self._ops if op.cuts[k] < op.cuts[k + 1]]
+            if not spans:
+                continue
+            g, x = (
+                torch.cat([whole[a:b] for a, b in spans]) if len(spans) > 1 else whole[spans[0][0] : spans[0][1]]
+                for whole in (self._g, self._pairs)
+            )
+            add_product(updater.adding[0], g, x)
+
+
+class SegmentsKernel(Kernel):
+    """Other reductions."""
+
+    def forward(self, op: Operation) -> None:
+        node, x = self.site.node, op.reads[0].rows()
+        assert isinstance(node, Reduce)
+        offsets = op.bags[0].offsets
+        counts = (offsets[1:] - offsets[:-1]).numpy(force=True)
+        messages = Messages.trusted(x, _nobodies(len(counts)), offsets.numpy(force=True), self.train)
+        if node.how == "mean":
+            y = add_up(x, torch.arange(len(x), device=x.device), offsets)
+            share = torch.as_tensor(1 / np.maximum(counts, 1), device=x.device).to(x.dtype)
+            op.kept = (share.view(-1, *[1] * (x.dim() - 1)),)
+            y = y * op.kept[0]
+        elif node.how == "max":
+            y, winners = segment_max(x, messages)
+            op.kept = (winners,)
+        else:
+            y, shares = segment_logsumexp(x, messages)
+            op.kept = (shares,)
+        self.out.put(op.start, op.stop, y)
+
+    def backward(self, op: Operation) -> None:
+        node, g, kept = self.site.node, self.gradient(op), op.kept[0]
+        assert isinstance(node, Reduce)
+        assert kept is not None
+        bag = op.bags[0]
+        if node.how == "mean":
+            dx = _spread(g * kept, bag)
+        elif node.how == "max":
+            rows = kept + bag.offsets[:-1].view(-1, *[1] * (kept.dim() - 1))
+            dx = g.new_zeros(len(op.reads[0]), *g.shape[1:]).scatter_(0, rows, g)
+        else:
+            dx = kept * _spread(g, bag)
+        op.reads[0].add(dx)
+
+
+def _spread(g: Tensor, bag: Bag) -> Tensor:
+    """What each target has, for every row of it."""
+    return g.index_select(0, torch.repeat_interleave(bag.offsets[1:] - bag.offsets[:-1]))
+
+
+def _nobodies(count: int) -> States:
+    return States.trusted(("instance",), np.zeros((1, count), dtype=np.int64))

@@ -1,0 +1,139 @@
+"""Rehearse: send instances through the graph on their states alone, and note which rows are made of which.
+
+Control flow never looks into a payload, so a run can be rehearsed without computing anything. Messages carry, instead of
+rows, the **numbers** of rows; nodes that send them about do what they always do, and a node that computes notes the
+numbers that came in and gives new ones to what comes out:
+
+    message at Linear     payload [31, 32, 35]          Step(linear, round 2, reads [31, 32, 35], makes 40, 41, 42)
+    what leaves           payload [40, 41, 42]
+
+A loop is served round by round, every port taking all that waits, so an instance is always at the same node in the same
+round, whoever it is rehearsed with. That is why what is noted of one instance can be put together later with what was
+noted of others (`ampnet.wave.score`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampnet.graph import End
+from ampnet.message import Messages
+from ampnet.nodes.concat import Concat
+from ampnet.nodes.loss import Loss
+from ampnet.nodes.node import Report
+from ampnet.nodes.reduce import Reduce
+from ampnet.nodes.transform import Parameterised
+from ampnet.state import Ints, States
+from ampnet.wave.sites import ROUTING, Site, Sites, Unplayable
+
+
+class Step:
+    """One invocation of a site: the rows it reads and makes."""
+
+    __slots__ = ("base", "counts", "messages", "offsets", "owners", "round", "rows", "site", "sources", "states")
+
+    def __init__(
+        self, site: Site, round_: int, base: int, rows: int, sources: list[Ints], counts: Ints | None, like: Messages
+    ) -> None:
+        self.site, self.round, self.base, self.rows = site, round_, base, rows
+        self.sources = sources
+        """Of each slot: numbers of rows, one for each row made; of a reduction, ``counts`` for each row made."""
+        self.counts = counts
+        self.states: States = like.states
+        self.offsets = like.offsets
+        """Of the rows that the messages have here: those made; of a loss, those judged."""
+        self.messages = len(like)
+        instances = like.states.columns[0]
+        self.owners: Ints = instances if like.offsets is None else np.repeat(instances, like.row_counts())
+
+
+class Rehearsal:
+    """The steps of some instances, from what was pumped for them."""
+
+    def __init__(self, sites: Sites) -> None:
+        self.sites = sites
+        self.steps: list[Step] = []
+        self.rows = 0
+        self._waiting: dict[tuple[str, int], list[Messages]] = {}
+        self._round = 0
+
+    def run(self, pumped: Sequence[tuple[End, Messages]]) -> None:
+        """``pumped``: the messages of all inputs and the ports they go to."""
+        for end, messages in pumped:
+            self._arrive(end, self._note(self.sites.pumped_at(end), [], None, messages))
+        for loop in self.sites.order:
+            self._round = 0
+            while any(port in self._waiting for port in loop):
+                for port in loop:
+                    waiting = self._waiting.pop(port, None)
+                    if waiting is not None:
+                        self._serve(port, Messages.merge(waiting))
+                self._round += 1
+
+    def _arrive(self, end: End, messages: Messages) -> None:
+        if len(messages):
+            self._waiting.setdefault((end.node, end.port), []).append(messages)
+
+    def _send(self, node: str, port: int, messages: Messages) -> None:
+        self._arrive(self.sites.wiring.forward[End(node, port)], messages)
+
+    def _serve(self, port: tuple[str, int], messages: Messages) -> None:
+        name, number = port
+        node = self.sites.nodes[name]
+        if isinstance(node, ROUTING):
+            for output in node.forward(number, messages):
+                assert not isinstance(output, Report)
+                self._send(name, output[1], output[2])
+            return
+        join = getattr(node, "join", None)
+        if isinstance(node, Parameterised):
+            site = self.sites.at[End(name, number)]
+            self._send(name, number, self._note(site, [_numbers(messages.payload)], None, messages))
+        elif isinstance(node, Loss):
+            for joined in node.join.arrive(number, messages):
+                batch = Messages.trusted(None, joined.states(0), joined.offsets(0), False)
+                sources = [_numbers(p) for p in joined.payloads]
+                self._note(self.sites.at[End(name, 0)], sources, joined.offsets(1), batch)
+        elif join is not None and node.inputs != ("in",):
+            for joined in join.arrive(number, messages):
+                states = joined.last.states
+                if isinstance(node, Concat) and not node.states_agree(joined):
+                    states = joined.states(0)
+                batch = Messages.trusted(None, states, joined.last.offsets, False)
+                sources = [_numbers(p) for p in joined.payloads]
+                self._send(name, 0, self._note(self.sites.at[End(name, 0)], sources, None, batch))
+        elif isinstance(node, Reduce):
+            self._reduce(name, node, messages)
+        else:
+            for out in range(len(node.outputs)):
+                site = self.sites.at[End(name, out)]
+                self._send(name, out, self._note(site, [_numbers(messages.payload)], None, messages))
+
+    def _reduce(self, name: str, node: Reduce, messages: Messages) -> None:
+        numbers, counts = _numbers(messages.payload), messages.row_counts()
+        single = Messages.trusted(None, messages.states, None, False)
+        site = self.sites.at[End(name, 0)]
+        if node.how != "beside":
+            self._send(name, 0, self._note(site, [numbers], counts, single))
+            return
+        if (counts != node.count).any():
+            raise Unplayable(f"node '{name}' got a message of other than {node.count} rows")
+        beside = [numbers[i :: node.count] for i in range(node.count)]
+        self._send(name, 0, self._note(site, beside, None, single))
+
+    def _note(self, site: Site, sources: list[Ints], counts: Ints | None, like: Messages) -> Messages:
+        """Note a step, and give numbers to the rows it makes."""
+        rows, base = like.rows, self.rows
+        self.steps.append(Step(site, self._round, base, rows, sources, counts, like))
+        self.rows = base + rows
+        return Messages.trusted(torch.arange(base, base + rows), like.states, like.offsets, False)
+
+
+def _numbers(payload: Tensor | None) -> Ints:
+    assert payload is not None
+    numbers: Ints = payload.numpy()
+    return numbers

@@ -1,0 +1,234 @@
+"""Score: what was noted of one instance, as columns of numbers, so that many can be put together without a loop.
+
+    rows     (site, round)               every row that is made, in order
+    links    (slot, round, from, to)     every row that is read: by which slot, which one, and for which row
+
+Rows are numbered within the instance. A score depends on the states and the structure of the instance, not on its
+payloads: the same sentence, molecule or length of a sequence always has the same score, so scores are kept and used
+again in the next epoch.
+
+Views are seen through here: a link leads to the row that holds the numbers. And where a sum of products is made of
+products of sums, this is where the sums, one for each Linear and target (**pairs**), become rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampnet.message import row_counts
+from ampnet.nodes.transform import Parameterised
+from ampnet.state import Column, Ints
+from ampnet.wave.rehearse import Rehearsal, Step
+from ampnet.wave.sites import Site, Sites, Unplayable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Score:
+    """One instance, or several together. See the head of this file."""
+
+    rows: Column
+    """``[2, rows]``: site and round."""
+    links: Column
+    """``[4, links]``: slot, round, row that is read, row that is made."""
+    states: dict[tuple[int, int], tuple[tuple[str, ...], Ints, Ints]]
+    """Of sites that look at their messages' states, by site and round: the fields, the columns, and the rows of each
+    message."""
+    labels: dict[tuple[int, int], Ints]
+    """Of losses whose labels have other rows than their predictions: the rows of each label."""
+    messages: Ints
+    """By site: how many messages came to it."""
+    rounds: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.links.nbytes + sum(c.nbytes + n.nbytes for _, c, n in self.states.values())
+
+
+class _Columns:
+    """Rows and links of a rehearsal, as they are found."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self.made = rehearsal.rows
+        self.rows: list[tuple[Site, int, int, int, Column]] = []
+        """(site, round, first number, how many, owners)"""
+        self.links: list[tuple[int, int, Column, Column]] = []
+        """(slot, round, read, made)"""
+
+    def row(self, site: Site, round_: int, base: int, owners: Column) -> None:
+        self.rows.append((site, round_, base, len(owners), owners))
+
+    def link(self, slot: int, round_: int, read: Column, made: Column) -> None:
+        if len(read):
+            self.links.append((slot, round_, read, made))
+
+
+def scores(sites: Sites, rehearsal: Rehearsal, instances: Sequence[int]) -> list[Score]:
+    """The score of each of these instances, all of which were rehearsed together."""
+    columns = _Columns(rehearsal)
+    seen_through: dict[int, Ints] = {}
+    term = np.full(rehearsal.rows, -1, dtype=np.int64)
+    for step in rehearsal.steps:
+        if step.site.kind in ("view", "absorbed"):
+            for i, source in enumerate(step.sources):
+                if i not in seen_through:
+                    seen_through[i] = np.zeros(rehearsal.rows, dtype=np.int64)
+                seen_through[i][step.base : step.base + step.rows] = source
+            term[step.base : step.base + step.rows] = step.site.number
+        else:
+            _enter(sites, columns, step, seen_through, term)
+    return _apart(sites, columns, rehearsal, instances)
+
+
+def _enter(sites: Sites, columns: _Columns, step: Step, through: dict[int, Ints], term: Ints) -> None:
+    site = step.site
+    made = np.arange(step.base, step.base + step.rows)
+    columns.row(site, step.round, step.base, step.owners)
+    if site.kind == "mixture":
+        _mix(columns, step, made, through, term)
+    elif site.kind in ("bag", "segments"):
+        assert step.counts is not None
+        columns.link(site.slot, step.round, step.sources[0], np.repeat(made, step.counts))
+    elif site.through is not None:
+        for i in range(len(site.parts)):
+            columns.link(site.slot + i, step.round, through[i][step.sources[0]], made)
+    elif site.kind == "loss" and len(step.sources[1]) != len(made):
+        columns.link(site.slot, step.round, step.sources[0], made)
+        assert step.counts is not None or step.messages == len(step.sources[1])
+        labels = np.arange(step.messages) if step.counts is None else np.repeat(
+            np.arange(step.messages), np.diff(step.counts)
+        )
+        first = step.base + (labels if step.offsets is None else step.offsets[labels])
+        columns.link(site.slot + 1, step.round, step.sources[1], first)
+    else:
+        for i, source in enumerate(step.sources):
+            columns.link(site.slot + i, step.round, source, made)
+
+
+def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], term: Ints) -> None:
+    """The sums that the Linears of a mixture are applied to, and what they are added up to."""
+    site, round_ = step.site, step.round
+    assert step.counts is not None
+    products, target = step.sources[0], np.repeat(np.arange(step.rows), step.counts)
+    number = np.full(int(term.max()) + 1, -1, dtype=np.int64)
+    for place, one in enumerate(site.terms):
+        if one.number < len(number):
+            number[one.number] = place
+    which = number[term[products]]
+    real = np.flatnonzero(which >= 0)
+    which, target = which[real], target[real]
+    read = through[0][products[real]] if len(real) else products[:0]
+    key = which * step.rows + target
+    order = np.argsort(key, kind="stable")
+    read, key = read[order], key[order]
+    first = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else key
+    pair_of = np.cumsum(np.concatenate(([0], key[1:] != key[:-1]))) if len(key) else key
+    base = columns.made
+    columns.made += len(first)
+    pairs = key[first]
+    kinds, targets = pairs // step.rows, pairs % step.rows
+    numbers = base + np.arange(len(pairs))
+    for place, one in enumerate(site.pairs):
+        mine = np.flatnonzero(kinds == place)
+        if len(mine):
+            columns.row(one, round_, base + int(mine[0]), step.owners[targets[mine]])
+    columns.link(site.slot, round_, read, numbers[pair_of])
+    by_target = np.argsort(targets, kind="stable")
+    columns.link(site.slot + 1, round_, numbers[by_target], made[targets[by_target]])
+    by_read = np.argsort(read, kind="stable")
+    columns.link(site.slot + 2, round_, numbers[pair_of][by_read], read[by_read])
+
+
+def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Sequence[int]) -> list[Score]:
+    """Rows and links by instance, each numbered from 0."""
+    place = {number: i for i, number in enumerate(instances)}
+    lowest = min(instances)
+    lookup = np.full(max(instances) - lowest + 1, -1, dtype=np.int64)
+    lookup[np.array(instances) - lowest] = np.arange(len(instances))
+    owner = np.full(columns.made, -1, dtype=np.int64)
+    site_of, round_of = np.zeros(columns.made, dtype=np.int16), np.zeros(columns.made, dtype=np.int16)
+    rounds = 1
+    for site, round_, base, count, owners in columns.rows:
+        owner[base : base + count] = lookup[owners - lowest]
+        site_of[base : base + count], round_of[base : base + count] = site.number, round_
+        rounds = max(rounds, round_ + 1)
+    if rounds > 30_000:
+        raise Unplayable(f"a loop of {rounds} rounds is too long to be played as one")
+    solid = np.flatnonzero(owner >= 0)
+    order = solid[np.argsort(owner[solid], kind="stable")]
+    sizes = np.bincount(owner[order], minlength=len(instances))
+    starts = np.cumsum(sizes) - sizes
+    local = np.zeros(columns.made, dtype=np.int32)
+    local[order] = np.arange(len(order)) - np.repeat(starts, sizes)
+    rows = np.stack([site_of[order], round_of[order]])
+    links = np.concatenate(
+        [
+            np.stack([np.full(len(r), s, dtype=np.int32), np.full(len(r), t, dtype=np.int32), local[r], local[m]])
+            for s, t, r, m in columns.links
+        ],
+        axis=1,
+    )
+    link_owner = owner[np.concatenate([m for _, _, _, m in columns.links])]
+    if (link_owner != owner[np.concatenate([r for _, _, r, _ in columns.links])]).any():
+        raise Unplayable("a row is made of rows of several instances")
+    by_owner = np.argsort(link_owner, kind="stable")
+    links = links[:, by_owner]
+    link_sizes = np.bincount(link_owner, minlength=len(instances))
+    out = []
+    row_at = link_at = 0
+    states, labels, messages = _messages(sites, rehearsal, place)
+    for i in range(len(instances)):
+        row_end, link_end = row_at + int(sizes[i]), link_at + int(link_sizes[i])
+        out.append(
+            Score(
+                rows[:, row_at:row_end].copy(),
+                links[:, link_at:link_end].copy(),
+                states[i],
+                labels[i],
+                messages[i],
+                rounds,
+            )
+        )
+        row_at, link_at = row_end, link_end
+    return out
+
+
+_States = dict[tuple[int, int], tuple[tuple[str, ...], Ints, Ints]]
+
+
+def _messages(
+    sites: Sites, rehearsal: Rehearsal, place: dict[int, int]
+) -> tuple[list[_States], list[dict[tuple[int, int], Ints]], Ints]:
+    """By instance: states where they are looked at, rows of labels, and how many messages came to each site."""
+    states: list[_States] = [{} for _ in place]
+    labels: list[dict[tuple[int, int], Ints]] = [{} for _ in place]
+    messages = np.zeros((len(place), len(sites.sites)), dtype=np.int64)
+    lowest, highest = min(place), max(place)
+    lookup = np.full(highest - lowest + 1, -1, dtype=np.int64)
+    lookup[np.fromiter(place, dtype=np.int64) - lowest] = np.fromiter(place.values(), dtype=np.int64)
+    for step in rehearsal.steps:
+        site = step.site
+        if not isinstance(site.node, Parameterised) and not site.looks_at_states:
+            continue
+        owners = lookup[step.states.columns[0] - lowest]
+        messages[:, site.number] += np.bincount(owners, minlength=len(place))
+        if site.looks_at_states:
+            order = np.argsort(owners, kind="stable")
+            cuts = np.flatnonzero(np.diff(owners[order])) + 1
+            for mine in np.split(order, cuts):
+                _tell(states[int(owners[mine[0]])], labels[int(owners[mine[0]])], step, mine)
+    return states, labels, messages
+
+
+def _tell(states: _States, labels: dict[tuple[int, int], Ints], step: Step, mine: Ints) -> None:
+    number = (step.site.number, step.round)
+    columns, counts = step.states.columns[:, mine], row_counts(step.offsets, step.messages)[mine]
+    if number in states:
+        _, before, rows = states[number]
+        columns, counts = np.concatenate((before, columns), axis=1), np.concatenate((rows, counts))
+    states[number] = (step.states.fields, columns, counts)
+    if step.site.kind == "loss" and step.counts is not None:
+        given = np.diff(step.counts)[mine]
+        labels[number] = np.concatenate((labels[number], given)) if number in labels else given

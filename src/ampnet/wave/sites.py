@@ -1,0 +1,382 @@
+"""Sites: where a graph makes rows, which of them lie in one arena, and in which order they are made.
+
+A node that computes has a **site** for each of its values: rows come out of it. Everything between two sites (Cond, Phi,
+Loop, Isu, Bcast, Flatmap, Ungroup, Group) only sends rows about, by their states. So what a site reads are rows of other
+sites, and all that can come to one port of it are kept in one **arena**: rows of one width, in one tensor.
+
+    h0 ──> Loop ──> cell ──> Loop ...        cell reads rows of h0 and of itself: both are in one arena
+
+    arena of h    [ h0 | cell, round 0 | cell, round 1 | cell, round 2 ]
+
+Some nodes need not make rows at all, because whoever reads theirs can read the rows they are made of instead:
+
+    Concat, Split, Reduce("beside"), a slice    rows side by side, or some columns of a row: **views** of other rows
+    Linear without bias, before a sum           W x + W y = W (x + y): the sum is made first, of fewer rows
+
+Loops are served round by round, and what lies behind a loop when all its rounds are over (`order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ampnet.errors import AmpnetError
+from ampnet.graph import CONTROLLER, End, Graph, Wiring
+from ampnet.nodes.bank import LinearBank
+from ampnet.nodes.bcast import Bcast
+from ampnet.nodes.concat import Concat
+from ampnet.nodes.cond import Cond
+from ampnet.nodes.dispatch import Dispatch
+from ampnet.nodes.dropout import Dropout
+from ampnet.nodes.flatmap import Flatmap
+from ampnet.nodes.group import Group
+from ampnet.nodes.gru_cell import GruCell
+from ampnet.nodes.isu import Isu
+from ampnet.nodes.linear import Linear
+from ampnet.nodes.loop import Loop
+from ampnet.nodes.loss import Loss
+from ampnet.nodes.node import Node
+from ampnet.nodes.phi import Phi
+from ampnet.nodes.program import Ref
+from ampnet.nodes.reduce import Reduce
+from ampnet.nodes.rows import Rows
+from ampnet.nodes.sink import Sink
+from ampnet.nodes.split import Split
+from ampnet.nodes.transform import Parameterised, Transform
+from ampnet.nodes.tree_lstm_branch import TreeLstmBranch
+from ampnet.nodes.ungroup import Ungroup
+
+ROUTING = (Cond, Phi, Isu, Loop, Bcast, Flatmap, Ungroup, Group, Dispatch, Sink)
+"""Nodes that send rows about and make none."""
+
+
+class Unplayable(AmpnetError):
+    """A graph, or a worker's part of one, that has to be run message by message. Says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a site reads, row by row: whole rows of an arena, or some columns of them."""
+
+    arena: int
+    columns: tuple[int, int] | None = None
+    """Start and stop; None: all of the row."""
+
+
+@dataclass(eq=False, slots=True)
+class Site:
+    """One value of a node."""
+
+    number: int
+    node: Node | None
+    """None: what is pumped."""
+    end: End
+    """The node and the output port. Of a Loss, which has none, port 0."""
+    kind: str
+    """"input", "rows", "bag" (a sum of rows), "mixture" (a sum of products), "segments" (other reductions), "loss";
+    "pairs" are rows of which a mixture is made; "view" and "absorbed" make none."""
+    arena: int = -1
+    rank: int = 0
+    """Place in the order of a round."""
+    component: int = 0
+    """Which loop it is in; loops, and what is in none, are served in this order."""
+    parts: list[Part] = field(default_factory=list)
+    """What each slot of the site reads."""
+    through: Site | None = None
+    """The view by which the only port is read."""
+    terms: list[Site] = field(default_factory=list)
+    """Of a mixture: the absorbed Linears."""
+    pairs: list[Site] = field(default_factory=list)
+    """Of a mixture: the sums that each of its Linears is applied to, as sites."""
+    slot: int = 0
+    """The number of the first slot. A mixture has three: what pairs read, what it reads, and the way back."""
+    block: tuple[int, int] = (0, 0)
+    """(block, place in it): blocks lie one after the other in the arena, round by round, in the order of places."""
+
+    @property
+    def name(self) -> str:
+        return self.end.node
+
+    @property
+    def looks_at_states(self) -> bool:
+        """Whether the node looks at the states of its messages while it computes."""
+        return isinstance(self.node, Loss | Dropout)
+
+
+class Sites:
+    """The sites of the nodes of one worker. Raises `Unplayable` where they cannot be told."""
+
+    def __init__(self, graph: Graph, wiring: Wiring, hosted: Mapping[str, Node]) -> None:
+        self.graph, self.wiring, self.nodes = graph, wiring, hosted
+        self.order: list[list[tuple[str, int]]] = []
+        """Ports by node and number, as they are served: a list for each loop, and for each port that is in none."""
+        self.place: dict[tuple[str, int], tuple[int, int]] = {}
+        """Where a port is in `order`: (component, place)."""
+        self._check()
+        self._make_order()
+        self.sites: list[Site] = []
+        self.at: dict[End, Site] = {}
+        """By the port their rows leave by."""
+        self._make_sites()
+        self._read: dict[tuple[str, int], list[Site]] = {}
+        for site in self.sites:
+            for port in self._ports(site):
+                self._read[site.name, port] = self._sources(End(site.name, port))
+        self._find_views()
+        self._find_mixtures()
+        self._make_arenas()
+
+    # -- what can be played
+
+    def _check(self) -> None:
+        for name, node in self.nodes.items():
+            if not isinstance(node, ROUTING) and not _computes(node):
+                raise Unplayable(f"node '{name}' ({type(node).__name__}) has a forward of its own")
+            for port in range(len(node.outputs)):
+                target = self.wiring.forward[End(name, port)]
+                if target.node not in self.nodes:
+                    raise Unplayable(f"node '{name}' sends to '{target.node}', which is hosted elsewhere")
+
+    # -- order
+
+    def _make_order(self) -> None:
+        places = {name: i for i, name in enumerate(self.graph.order())}
+        ports = [(n, i) for n in self.nodes for i in range(len(self.nodes[n].inputs))]
+        after = {port: list(self._next_ports(*port)) for port in ports}
+        reach = {port: _reached(port, after) for port in ports}
+        left = sorted(ports, key=lambda port: (places[port[0]], port[1]))
+        while left:
+            # The first port that nothing else leads to, but what it leads back to.
+            first = next(p for p in left if all(p not in reach[q] or q in reach[p] for q in left if q != p))
+            loop = [p for p in left if p == first or (p in reach[first] and first in reach[p])]
+            for place, port in enumerate(loop):
+                self.place[port] = (len(self.order), place)
+            self.order.append(loop)
+            left = [p for p in left if p not in loop]
+
+    def _next_ports(self, name: str, port: int) -> Iterator[tuple[str, int]]:
+        for out in self.nodes[name].leads_to(port):
+            end = self.wiring.forward[End(name, out)]
+            yield end.node, end.port
+
+    # -- sites
+
+    def _make_sites(self) -> None:
+        for port in range(len(self.graph.inputs)):
+            self._add(None, End(CONTROLLER, port), "input")
+        for name, node in self.nodes.items():
+            if isinstance(node, ROUTING):
+                continue
+            kind = "rows"
+            if isinstance(node, Loss):
+                kind = "loss"
+            elif isinstance(node, Reduce) and node.how != "beside":
+                kind = "bag" if node.how == "sum" else "segments"
+            for port in range(max(1, len(node.outputs))):
+                self._add(node, End(name, port), kind)
+
+    def _add(self, node: Node | None, end: End, kind: str) -> None:
+        site = Site(len(self.sites), node, end, kind)
+        if node is not None:
+            places = [self.place[end.node, port] for port in self._ports(site)]
+            site.component, site.rank = max(places)
+        else:
+            site.component = -1
+        self.sites.append(site)
+        self.at[end] = site
+
+    def _ports(self, site: Site) -> list[int]:
+        """The input ports that a site reads."""
+        if site.node is None:
+            return []
+        if isinstance(site.node, Parameterised):
+            return [site.end.port]
+        return list(range(len(site.node.inputs)))
+
+    def _sources(self, end: End) -> list[Site]:
+        """The sites whose rows may come to an input port."""
+        found: dict[int, Site] = {}
+        seen: set[End] = set()
+        todo = [end]
+        while todo:
+            source = self.wiring.backward[todo.pop()]
+            if source in seen:
+                continue
+            seen.add(source)
+            if source in self.at:
+                found[self.at[source].number] = self.at[source]
+                continue
+            node = self.graph.nodes[source.node]
+            todo += [End(source.node, i) for i in range(len(node.inputs)) if source.port in node.leads_to(i)]
+        return list(found.values())
+
+    def readers(self, site: Site) -> list[tuple[Site, int]]:
+        """Who reads a site's rows, and on which port."""
+        return [
+            (reader, port)
+            for reader in self.sites
+            for port in self._ports(reader)
+            if site in self._read[reader.name, port]
+        ]
+
+    def pumped_at(self, end: End) -> Site:
+        """The input that is pumped into a port."""
+        return self._sources(end)[0]
+
+    def read(self, site: Site, port: int) -> list[Site]:
+        """Whose rows come to a port of a site."""
+        return self._read[site.name, port]
+
+    # -- views
+
+    def _find_views(self) -> None:
+        for site in self.sites:
+            columns = _view(site)
+            if columns is None:
+                continue
+            solid = all(s.kind != "view" for port in self._ports(site) for s in self.read(site, port))
+            if solid and all(self._takes(reader, site, port) for reader, port in self.readers(site)):
+                site.kind = "view"
+        for site in self.sites:
+            for port in self._ports(site):
+                sources = self.read(site, port)
+                if site.kind != "view" and len(sources) == 1 and sources[0].kind == "view":
+                    site.through = sources[0]
+
+    def _takes(self, reader: Site, view: Site, port: int) -> bool:
+        """Whether a site can read the rows that a view is made of."""
+        if len(self.read(reader, port)) > 1 or reader.kind == "view":
+            return False
+        if isinstance(reader.node, Linear):
+            return True
+        if isinstance(reader.node, GruCell):
+            return isinstance(view.node, Concat) and len(view.node.inputs) == 2
+        return isinstance(reader.node, TreeLstmBranch) and isinstance(view.node, Reduce) and view.node.count == 2
+
+    # -- sums of products
+
+    def _find_mixtures(self) -> None:
+        for site in self.sites:
+            if site.kind != "bag":
+                continue
+            sources = self.read(site, 0)
+            linears = [s for s in sources if _plain_linear(s) and s.through is None and len(self.readers(s)) == 1]
+            zeros = [s for s in sources if _is_zero(s) and len(self.readers(s)) == 1]
+            if linears and len(linears) + len(zeros) == len(sources):
+                site.kind, site.terms = "mixture", linears
+                for term in (*linears, *zeros):
+                    term.kind = "absorbed"
+
+    # -- arenas
+
+    def _make_arenas(self) -> None:
+        same = list(range(len(self.sites)))
+
+        def root(i: int) -> int:
+            while same[i] != i:
+                i = same[i]
+            return i
+
+        for site in self.sites:
+            for port in self._ports(site):
+                sources = self.read(site, port)
+                for other in sources[1:]:
+                    same[root(other.number)] = root(sources[0].number)
+        for site in self.sites:  # the terms of a mixture all read one arena
+            first = [self.read(term, 0)[0].number for term in site.terms]
+            for other in first[1:]:
+                same[root(other)] = root(first[0])
+        numbers: dict[int, int] = {}
+        for site in self.sites:
+            if site.kind not in ("view", "absorbed"):
+                site.arena = numbers.setdefault(root(site.number), len(numbers))
+        self.arenas = len(numbers)
+        for site in list(self.sites):
+            if site.kind not in ("view", "absorbed"):
+                site.parts = self._parts(site)
+            if site.kind == "mixture":
+                for term in site.terms:
+                    pairs = Site(len(self.sites), term.node, term.end, "pairs", self.arenas, site.rank, site.component)
+                    self.sites.append(pairs)
+                    site.pairs.append(pairs)
+                site.parts.append(Part(self.arenas))
+                self.arenas += 1
+        self.blocks = 0
+        self.slots: list[Site] = []
+        """Whose each slot is."""
+        solid = [s for s in self.sites if s.kind not in ("view", "absorbed", "loss", "pairs")]
+        for site in sorted(solid, key=lambda s: (s.arena, s.kind != "input", s.component, s.rank, s.number)):
+            site.block = (self.blocks, 0)
+            self.blocks += 1
+        for site in self.sites:
+            for place, pairs in enumerate(site.pairs):
+                pairs.block = (self.blocks, place)
+            self.blocks += bool(site.pairs)
+            if site.kind == "loss":
+                site.block = (self.blocks, 0)
+                self.blocks += 1
+            site.slot = len(self.slots)
+            self.slots += [site] * (3 if site.kind == "mixture" else len(site.parts))
+
+    def _parts(self, site: Site) -> list[Part]:
+        if site.kind == "mixture":
+            return [Part(self.read(site.terms[0], 0)[0].arena)]
+        if site.through is not None:
+            view = site.through
+            columns = _view(view)
+            assert columns is not None
+            if isinstance(view.node, Reduce):
+                return [Part(self.read(view, 0)[0].arena)] * view.node.count
+            return [Part(self.read(view, port)[0].arena, columns[0]) for port in self._ports(view)]
+        return [Part(self.read(site, port)[0].arena) for port in self._ports(site)]
+
+
+def _computes(node: Node) -> bool:
+    """Whether a node makes each row from rows, as we know how to."""
+    if type(node) in (Concat, Split, Rows, Reduce, LinearBank) or isinstance(node, Loss):
+        return True
+    forward = type(node).forward
+    return forward is Transform.forward or forward is Parameterised.forward
+
+
+def _view(site: Site) -> list[tuple[int, int] | None] | None:
+    """Where a site could be read past: the columns of each of its parts; None: it makes rows that are nowhere else."""
+    node = site.node
+    if isinstance(node, Concat):
+        return [None] * len(node.inputs)
+    if isinstance(node, Reduce) and node.how == "beside":
+        return [None] * node.count
+    if isinstance(node, Split):
+        start = sum(node.widths[: site.end.port])
+        return [(start, start + node.widths[site.end.port])]
+    if isinstance(node, Rows) and len(node.program.steps) == 1 and node.program.steps[0].op == "slice":
+        settings = node.program.steps[0].settings
+        start, stop = settings["start"] or 0, settings["stop"]
+        return [(start, stop)] if stop is not None and 0 <= start < stop else None
+    return None
+
+
+def _plain_linear(site: Site) -> bool:
+    node = site.node
+    return isinstance(node, Linear) and node.activation is None and len(node.parameters) == 1 and node.sites == 1
+
+
+def _is_zero(site: Site) -> bool:
+    """Whether all rows of a site are zero."""
+    node = site.node
+    if not isinstance(node, Rows) or len(node.program.steps) != 1 or node.program.steps[0].op != "fill":
+        return False
+    value = node.program.steps[0].settings["value"]
+    return isinstance(node.program.steps[0].operands[0], Ref) and not bool((value != 0).any())
+
+
+def _reached(start: tuple[str, int], after: Mapping[tuple[str, int], list[tuple[str, int]]]) -> set[tuple[str, int]]:
+    seen: set[tuple[str, int]] = set()
+    todo = list(after[start])
+    while todo:
+        port = todo.pop()
+        if port not in seen:
+            seen.add(port)
+            todo += after[port]
+    return seen

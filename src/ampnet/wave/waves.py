@@ -1,0 +1,303 @@
+"""Waves: whole instances in one go, where one worker does all of them.
+
+    [1] stage       instances wait until the last of their messages has come in
+    [2] rehearse    those whose score is not known are sent through the graph on their states alone
+    [3] lay out     the scores of a wave are put together: arenas, operations, what each of them reads
+    [4] play        every operation forward, then backward, then the parameters' gradients
+    [5] answer      losses are reported, instances retire, nodes update themselves
+
+It is the same computation as message by message: the same nodes, parameters, losses, counts of gradients and updates.
+What is different is only who looks things up: no key is packed, no message waits, and a weight's gradient is one
+product. A wave has at most ``max_active_keys`` instances, and where updates are counted in instances, no more than the
+next update waits for.
+
+Whatever goes wrong in a wave (a row of the wrong width, a label out of range, a loss that is not finite) goes wrong
+before anything has been told or updated, and the same instances are then run message by message, to say at which node
+and state, or to leave out what is to be left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ampnet.errors import AmpnetError
+from ampnet.graph import End, Graph, Wiring
+from ampnet.message import Messages
+from ampnet.nodes.embedding import Embedding
+from ampnet.nodes.gru_cell import GruCell
+from ampnet.nodes.linear import Linear
+from ampnet.nodes.node import Node, Report
+from ampnet.nodes.transform import Parameterised
+from ampnet.nodes.tree_lstm_branch import TreeLstmBranch
+from ampnet.nodes.tree_lstm_leaf import TreeLstmLeaf
+from ampnet.structure import Shelf
+from ampnet.wave.arena import Pool
+from ampnet.wave.kernels.embedding import EmbeddingKernel
+from ampnet.wave.kernels.gru import GruKernel
+from ampnet.wave.kernels.kernel import Kernel
+from ampnet.wave.kernels.linear import LinearKernel
+from ampnet.wave.kernels.loss import LossKernel
+from ampnet.wave.kernels.rows import BY_NODE, ByItself, Pumped
+from ampnet.wave.kernels.sums import BagKernel, MixtureKernel, SegmentsKernel
+from ampnet.wave.kernels.tree_lstm import BranchKernel, LeafKernel
+from ampnet.wave.layout import Layout
+from ampnet.wave.rehearse import Rehearsal
+from ampnet.wave.score import Score, scores
+from ampnet.wave.sites import Site, Sites
+
+_KEPT = 512 * 2**20
+"""Bytes of scores that are kept."""
+_LAYOUTS = 64
+"""Layouts that are kept, where instances have few different scores."""
+
+class PlayedHalf(AmpnetError):
+    """A backward failed, when gradients had been added up already. ``cause`` says why."""
+
+    def __init__(self, node: str, cause: Exception) -> None:
+        super().__init__(f"the backward of a wave failed at node '{node}': {cause}")
+        self.node, self.cause = node, cause
+
+
+Pumpings = list[tuple[End, Messages]]
+
+
+class Lot:
+    """Instances and the messages that were pumped for them."""
+
+    __slots__ = ("messages", "numbers")
+
+    def __init__(self, numbers: list[int], messages: Pumpings) -> None:
+        self.numbers, self.messages = numbers, messages
+
+    def one_by_one(self) -> list[Lot]:
+        """The same, an instance each."""
+        if len(self.numbers) == 1:
+            return [self]
+        parts: dict[int, Pumpings] = {number: [] for number in self.numbers}
+        for end, messages in self.messages:
+            for number, some in _by_instance(messages):
+                parts[number].append((end, some))
+        return [Lot([number], given) for number, given in parts.items()]
+
+    @staticmethod
+    def merge(lots: Sequence[Lot]) -> Lot:
+        """Several as one, in order."""
+        if len(lots) == 1:
+            return lots[0]
+        by_end: dict[End, list[Messages]] = {}
+        for lot in lots:
+            for end, messages in lot.messages:
+                by_end.setdefault(end, []).append(messages)
+        numbers = [number for lot in lots for number in lot.numbers]
+        return Lot(numbers, [(end, Messages.merge(given)) for end, given in by_end.items()])
+
+
+class Waves:
+    """Plays instances on the nodes of one worker. Raises `Unplayable` where they have to be run by messages."""
+
+    def __init__(self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node]) -> None:
+        self.sites = Sites(graph, wiring, nodes)
+        self.pool = Pool()
+        alone = [sum(s.arena == a for s in self.sites.sites) == 1 for a in range(self.sites.arenas)]
+        self.kernels: dict[int, Kernel] = {
+            site.number: _kernel(site, alone)(site, self.pool)
+            for site in self.sites.sites
+            if site.kind not in ("view", "absorbed", "pairs")
+        }
+        self._moved = _moved(self.sites)
+        self._numbers: dict[str, list[int]] = {}
+        for site in self.sites.sites:
+            if site.kind != "pairs":
+                self._numbers.setdefault(site.name, []).append(site.number)
+        self._scores: OrderedDict[bytes, Score] = OrderedDict()
+        self._bytes = 0
+        self._layouts: OrderedDict[tuple[bytes, ...], Layout] = OrderedDict()
+        self._arriving: Pumpings = []
+        self._staged: deque[Lot] = deque()
+        self.operations = self.rehearsed = self.played = 0
+
+    # -- [1]
+
+    def stage(self, end: End, messages: Messages, last: bool) -> None:
+        """Messages have been pumped. With the ``last``, all instances that they came with are complete."""
+        self._arriving.append((end, messages))
+        if last:
+            numbers = dict.fromkeys(n for _, m in self._arriving for n in m.states.columns[0].tolist())
+            self._staged.append(Lot(list(numbers), self._arriving))
+            self._arriving = []
+
+    def waiting(self) -> int:
+        """How many instances are staged."""
+        return sum(len(lot.numbers) for lot in self._staged)
+
+    def next(self, most: int) -> Lot | None:
+        """The next instances, at most so many, all of them in training or none; None where none is staged."""
+        if not self._staged:
+            return None
+        lots: list[Lot] = []
+        room, train = most, self._staged[0].messages[0][1].train
+        while self._staged and room and self._staged[0].messages[0][1].train == train:
+            lot = self._staged.popleft()
+            if len(lot.numbers) > room:
+                apart = lot.one_by_one()
+                self._staged.extendleft(reversed(apart[room:]))
+                lots += apart[:room]
+                break
+            lots.append(lot)
+            room -= len(lot.numbers)
+        return Lot.merge(lots)
+
+    def forget(self) -> None:
+        """Drop what is staged."""
+        self._arriving = []
+        self._staged.clear()
+
+    # -- [2] to [4]
+
+    def play(self, lot: Lot, shelf: Shelf) -> tuple[list[Report], Layout]:
+        """Compute a lot of instances. Reports of its losses, and what was computed."""
+        train = lot.messages[0][1].train
+        layout = self._layout(lot, shelf)
+        layout.numbers = lot.numbers
+        self._bring(layout, lot.messages)
+        kernels, operations = self.kernels, layout.operations
+        for number, whole in layout.wholes.items():
+            kernels[number].begin(layout, whole, train)
+        for op in operations:
+            kernels[op.site.number].forward(op)
+        if train:
+            self._backward(layout)
+        self.played += len(lot.numbers)
+        self.operations += len(operations) * (1 + train)
+        found = [kernels[number] for number in layout.wholes]
+        return [report for k in found if isinstance(k, LossKernel) for report in k.reports], layout
+
+    def _backward(self, layout: Layout) -> None:
+        kernels, name = self.kernels, "?"
+        try:
+            for op in reversed(layout.operations):
+                name = op.site.name
+                kernels[op.site.number].backward(op)
+            for op in reversed(layout.operations):
+                if op.first:
+                    name = op.site.name
+                    kernels[op.site.number].finish()
+        except Exception as error:
+            raise PlayedHalf(name, error) from error
+
+    def numbers_of(self, node: str) -> list[int]:
+        """The numbers of a node's sites."""
+        return self._numbers.get(node, [])
+
+    def _bring(self, layout: Layout, messages: Pumpings) -> None:
+        for arena in layout.arenas:
+            arena.clear()
+        for end, given in messages:
+            kernel = self.kernels[self.sites.pumped_at(end).number]
+            assert isinstance(kernel, Pumped)
+            assert given.payload is not None
+            kernel.payload = given.payload
+
+    def _layout(self, lot: Lot, shelf: Shelf) -> Layout:
+        names = self._names(lot, shelf)
+        missing = {i: name for i, name in enumerate(names) if name not in self._scores}
+        if missing:
+            self._rehearse(lot, missing)
+        if len(names) > 4:  # so many are hardly ever the same again
+            return Layout(self.sites, self._moved, [self._scores[name] for name in names], self.pool)
+        key = tuple(names)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = Layout(self.sites, self._moved, [self._scores[name] for name in names], self.pool)
+            self._layouts[key] = layout
+            if len(self._layouts) > _LAYOUTS:
+                self._layouts.popitem(last=False)
+        return layout
+
+    def _names(self, lot: Lot, shelf: Shelf) -> list[bytes]:
+        """A name for the score of each instance: equal where states and structure are."""
+        digests = {number: hashlib.blake2b(digest_size=16) for number in lot.numbers}
+        for end, messages in lot.messages:
+            tag = f"{end.node}.{end.port}".encode()
+            columns, offsets, at = messages.states.columns, messages.offsets, 0
+            for number, size in _sizes(columns[0]):
+                digest = digests[number]
+                digest.update(tag)
+                digest.update(columns[1:, at : at + size].tobytes())
+                if offsets is not None:
+                    digest.update((offsets[at : at + size + 1] - offsets[at]).tobytes())
+                at += size
+        for number, digest in digests.items():
+            shelf.describe(number, digest.update)
+        return [digest.digest() for digest in digests.values()]
+
+    def _rehearse(self, lot: Lot, missing: Mapping[int, bytes]) -> None:
+        """[2] for the instances at these places."""
+        if len(missing) < len(lot.numbers):
+            apart = lot.one_by_one()
+            lot = Lot.merge([apart[i] for i in missing])
+        rehearsal = Rehearsal(self.sites)
+        rehearsal.run([(end, given.with_payload(None)) for end, given in lot.messages])
+        self.rehearsed += len(lot.numbers)
+        for name, score in zip(missing.values(), scores(self.sites, rehearsal, lot.numbers), strict=True):
+            self._scores[name] = score
+            self._bytes += score.nbytes
+        while self._bytes > _KEPT and len(self._scores) > 1024:
+            _, gone = self._scores.popitem(last=False)
+            self._bytes -= gone.nbytes
+
+
+def _sizes(instances: np.ndarray) -> list[tuple[int, int]]:
+    """(instance, messages) of every run of equal numbers."""
+    cuts = np.flatnonzero(instances[1:] != instances[:-1]) + 1
+    starts = [0, *cuts.tolist(), len(instances)]
+    return [(int(instances[a]), b - a) for a, b in itertools.pairwise(starts)]
+
+
+def _by_instance(messages: Messages) -> list[tuple[int, Messages]]:
+    out, at = [], 0
+    for number, size in _sizes(messages.states.columns[0]):
+        out.append((number, messages.slice(at, at + size)))
+        at += size
+    return out
+
+
+def _kernel(site: Site, alone: Sequence[bool]) -> type[Kernel]:
+    """How a site computes."""
+    node = site.node
+    by_kind = {"input": Pumped, "bag": BagKernel, "mixture": MixtureKernel, "segments": SegmentsKernel}
+    by_kind["loss"] = LossKernel
+    if site.kind in by_kind:
+        return by_kind[site.kind]
+    if type(node) in BY_NODE:
+        return BY_NODE[type(node)]
+    if isinstance(node, Linear):
+        return LinearKernel
+    if isinstance(node, Embedding) and alone[site.arena]:
+        return EmbeddingKernel
+    if isinstance(node, GruCell) and len(site.parts) == 2:
+        return GruKernel
+    if isinstance(node, TreeLstmBranch) and len(site.parts) == 2:
+        return BranchKernel
+    if isinstance(node, TreeLstmLeaf):
+        return LeafKernel
+    return ByItself
+
+
+def _moved(sites: Sites) -> list[bool]:
+    """Of each arena: whether the gradients of its rows are wanted."""
+    moved = [False] * sites.arenas
+    changed = True
+    while changed:
+        changed = False
+        for site in sites.sites:
+            if site.kind in ("view", "absorbed", "input") or moved[site.arena]:
+                continue
+            if isinstance(site.node, Parameterised) or site.terms or any(moved[p.arena] for p in site.parts):
+                moved[site.arena] = changed = True
+    return moved
