@@ -19,9 +19,11 @@ from ampnet import AmpnetError, Inline, __version__
 from ampnet.cli import main, make_parser
 from ampnet.cli import train as command
 from ampnet.cli.progress import Plain
-from ampnet.cli.train import Settings, make_runtime
 from ampnet.events.check import assert_kept
 from ampnet.events.log import read_log
+from ampnet.experiments.catalog import WORKLOADS
+from ampnet.experiments.list_reduction import Settings
+from ampnet.experiments.running import make_runtime
 from ampnet.fit import EpochRecord
 from ampnet.models.list_reduction import build
 from ampnet.nodes.loss import Loss
@@ -125,7 +127,19 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
         ("--target -0.5", "--target: -0.5 is not a fraction; give a number above 0 and at most 1"),
         ("--target nan", "--target: nan is not a finite number"),
         ("--max-active-keys -1", "--max-active-keys: -1 is too small"),
-        ("--learning-rate 0", "--learning-rate: 0 is too small; give a number above 0"),
+        ("--learning-rate 0", "--learning-rate/--lr: 0 is too small; give a number above 0"),
+        ("--lr 0", "--learning-rate/--lr: 0 is too small; give a number above 0"),
+        ("--update-after cell", "--update-after: 'cell' is no name with a value; write it like embedding=1000"),
+        ("--update-after cell=0", "--update-after: 0 is too small; give 1 or more"),
+        ("--update-after cell=1,cell=2", "--update-after: cell is there twice"),
+        ("--update-after cel=1", "--update-after: no node with parameters is called 'cel'; there are cell, classify"),
+        ("--rate-of x*=1", "--rate-of: no node with parameters is called 'x*'; there are cell, classify, embedding"),
+        ("--rate-of cell=fast", "--rate-of: 'fast' is not a number"),
+        ("--limit 0", "--limit: 0 is too small; give 1 or more"),
+        ("--beta2 1", "--beta2: 1 is no share; give a number from 0 up, below 1"),
+        ("--dropout 0.5", "unknown option --dropout"),
+        ("--save {tmp}/none/model.pt", "--save: there is no folder"),
+        ("--save {tmp}/run --json {tmp}/run", "--save: the same file as --json"),
         ("--decay 80", "--decay: 80 is not a fraction; for 80 % give 0.8"),
         ("--schedule swep", "--schedule: invalid choice: 'swep' (choose from"),
         ("--epoch 3", "unknown option --epoch; did you mean --epochs?"),
@@ -143,7 +157,7 @@ def test_a_bad_value_is_one_line_before_any_work(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "train_list_reduction", lambda *a, **k: pytest.fail("work was started"))
+    monkeypatch.setattr(command, "train", lambda *a, **k: pytest.fail("work was started"))
     argv = [part.format(tmp=tmp_path) for part in given.split()]
     assert main([*TINY, *argv]) == 2
     captured = capsys.readouterr()
@@ -160,11 +174,13 @@ def test_a_command_that_is_not_one_is_one_line(argv: list[str], capsys: pytest.C
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_every_setting_is_an_option_that_shows_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_setting_is_an_option_that_shows_its_default(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        make_parser().parse_args(["train", "list-reduction", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    options = ["--" + item.name.replace("_", "-") for item in fields(Settings)] + [
+        make_parser().parse_args(["train", workload, "--help"])
+    text = " ".join(capsys.readouterr().out.split()).replace(", --lr RATE", "")
+    options = ["--" + item.name.replace("_", "-") for item in fields(WORKLOADS[workload].settings)] + [
+        "--save",
         "--json",
         "--log",
         "--trace",
@@ -198,6 +214,8 @@ def test_settings_reach_the_runtime() -> None:
             clip_norm=2.0,
             weights="stash",
             on_nan="skip",
+            update_after={"emb*": 9},
+            rate_of={"embedding": 0.125, "classify": 0.25},
         ),
     )
     assert (runtime.settings["max_active_keys"], runtime.settings["max_batch"]) == (7, 5)
@@ -218,6 +236,11 @@ def test_settings_reach_the_runtime() -> None:
     assert (optimizer.defaults["lr"], optimizer.defaults["momentum"]) == (0.5, 0.9)
     assert isinstance(updater.schedule, torch.optim.lr_scheduler.ExponentialLR)
     assert updater.schedule.gamma == 0.25
+    embedding, classify = (runtime.graph.parameterised()[name].updater for name in ("embedding", "classify"))
+    assert embedding.policy is not None
+    assert classify.policy is not None
+    assert (embedding.policy.min_update_frequency, classify.policy.min_update_frequency) == (9, 3)
+    assert [u.optimizer.defaults["lr"] for u in (embedding, classify) if u.optimizer] == [0.125, 0.25]
 
 
 def test_adam_is_fused_and_no_decay_is_no_schedule() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from ampnet.cli import main
 from ampnet.cli import train as command
-from ampnet.cli.train import Settings, make_runtime
 from ampnet.events.check import assert_kept
 from ampnet.events.log import Begin, Synced, read_log
+from ampnet.experiments.list_reduction import WORKLOAD, Settings
+from ampnet.experiments.running import make_graph, make_runtime
 from ampnet.replicas.auto import Suggestion
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
@@ -92,7 +93,7 @@ def test_a_run_with_replicas(
 def test_a_bad_value_is_one_line_before_any_work(
     given: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "train_list_reduction", lambda *a, **k: pytest.fail("work was started"))
+    monkeypatch.setattr(command, "train", lambda *a, **k: pytest.fail("work was started"))
     assert main([*TINY, *given.split()]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -103,7 +104,7 @@ def test_a_bad_value_is_one_line_before_any_work(
 
 def test_auto_says_what_it_found_and_why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Settings] = []
-    monkeypatch.setattr(command, "train_list_reduction", lambda settings, **k: asked.append(settings) or 0)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(command, "train", lambda job, **k: asked.append(job.settings) or 0)  # type: ignore[func-returns-value]
     monkeypatch.setattr(command, "suggest", lambda *a, **k: Suggestion(3, 2.25e-3, 0.75e-3))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert main([*TINY, "--replicas", "auto", "--sync", "epoch"]) == 0
@@ -126,7 +127,7 @@ def test_auto_on_the_cores_there_are(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_settings_reach_the_graph_and_the_runtime() -> None:
     settings = Settings(hidden=8, replicas=3, route="instance", sync="updates", sync_every=7, sync_optimizer="keep")
-    graph = command._build(settings)
+    graph = make_graph(WORKLOAD, settings, {})
     group = graph.replicas["cell"]
     assert (len(group.members), group.route, group.balanced) == (3, "instance", False)
     assert (group.sync.when, group.sync.every, group.sync.optimizer) == ("updates", 7, "keep")

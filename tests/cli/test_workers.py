@@ -16,10 +16,11 @@ import pytest
 from ampnet.cli import main
 from ampnet.cli import train as command
 from ampnet.cli.progress import Plain
-from ampnet.cli.train import Settings, make_runtime
 from ampnet.events.check import assert_kept
 from ampnet.events.log import read_log
 from ampnet.events.staleness import staleness_of
+from ampnet.experiments.list_reduction import Settings
+from ampnet.experiments.running import make_runtime
 from ampnet.models.list_reduction import build
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
@@ -57,7 +58,7 @@ def test_one_is_the_inline_runtime_and_auto_counts_cores_and_nodes(monkeypatch: 
     assert isinstance(two, Processes)
     assert (two.settings["workers"], two.affinity, two._pin, two._threads) == (2, {"cell": 1}, True, 3)
     asked: list[Settings] = []
-    monkeypatch.setattr(command, "train_list_reduction", lambda settings, **k: asked.append(settings) or 0)
+    monkeypatch.setattr(command, "train", lambda job, **k: asked.append(job.settings) or 0)
     for cores, want in ((1, 1), (2, 2), (64, 2)):  # cell and classify are worth a worker
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert main([*TINY, "--workers", "auto"]) == 0
@@ -97,7 +98,7 @@ def test_a_bad_file_is_one_line_before_any_work(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "train_list_reduction", lambda *a, **k: pytest.fail("work was started"))
+    monkeypatch.setattr(command, "train", lambda *a, **k: pytest.fail("work was started"))
     where = tmp_path / "where.json"
     if text is not None:
         where.write_bytes(text if isinstance(text, bytes) else text.encode())

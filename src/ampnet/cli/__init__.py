@@ -1,5 +1,5 @@
-"""The command line: ``ampnet train``, ``ampnet check``, ``ampnet draw``, ``ampnet explain``,
-``ampnet profile``, ``ampnet gantt``, ``ampnet report``, ``ampnet data``.
+"""The command line: ``ampnet train``, ``ampnet evaluate``, ``ampnet predict``, ``ampnet check``, ``ampnet draw``,
+``ampnet explain``, ``ampnet profile``, ``ampnet gantt``, ``ampnet report``, ``ampnet data``.
 
 Exit codes:
 
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from ampnet._version import __version__
-from ampnet.cli import check, data, draw, explain, gantt, html_report, profile, train
+from ampnet.cli import bench, check, data, draw, evaluate, explain, gantt, html_report, predict, profile, train
 from ampnet.cli.options import Parser, UsageError
 from ampnet.errors import AmpnetError
 
@@ -31,7 +31,7 @@ def make_parser() -> Parser:
     common = Parser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error (default: off)")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for command in (train, check, draw, explain, profile, gantt, html_report, data):
+    for command in (train, evaluate, predict, check, draw, explain, profile, bench, gantt, html_report, data):
         command.add_parser(commands, common)
     return parser
 

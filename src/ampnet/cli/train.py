@@ -130,11 +130,10 @@ def _refuse(args: argparse.Namespace) -> None:
 
 def _check_nodes(parser: Parser, settings: Training, graph: Compiled) -> None:
     """Whether the nodes exist that settings were given for."""
-    nodes = graph.parameterised()
-    names = sorted({*map(graph.called, nodes)})
+    names = sorted({*map(graph.called, graph.parameterised())})
     for option, given in (("--update-after", settings.update_after), ("--rate-of", settings.rate_of)):
         for name in given:
-            if not any(name == node or fnmatchcase(node, name) for node in (*nodes, *names)):
+            if not any(name == node or fnmatchcase(node, name) for node in names):
                 parser.error(f"{option}: no node with parameters is called '{name}'; there are {', '.join(names)}")
 
 

@@ -177,7 +177,10 @@ def add_options(parser: Parser, workload: Workload[Any]) -> None:
     if workload.files:
         parser.add_argument("--data-dir", type=folder, metavar="DIR", help=HELP)
     file: dict[str, Any] = {"type": file_to_write, "metavar": "FILE"}
-    save = "write the best epoch's model to FILE, for 'ampnet evaluate' and 'predict'; with --barrier (default: none)"
+    save = (
+        "write the best epoch's model to FILE, for 'ampnet evaluate' and 'ampnet predict'; each stream then ends "
+        "before the next begins, so that what is saved is what was measured (default: none)"
+    )
     parser.add_argument("--save", help=save, **file)
     parser.add_argument("--json", help="write a report to FILE (default: none)", **file)
     parser.add_argument("--log", help="write every event to FILE, for 'ampnet check' (default: none)", **file)

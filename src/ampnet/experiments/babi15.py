@@ -38,8 +38,8 @@ NUMBER = re.compile(r"\s*\d+\s+")
 class Settings(Training):
     """The paper's, and Adam."""
 
-    epochs: int = 40
-    learning_rate: float = 0.02
+    epochs: int = 20
+    learning_rate: float = 0.01
     train_size: int = 100
     """Training graphs, fresh in every epoch."""
     valid_size: int = 1_000

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import ExponentialLR
@@ -28,6 +29,8 @@ from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
 from ampnet.update.policy import MakeOptimizer, Update
 
+V = TypeVar("V")
+
 
 def make_graph(workload: Workload[Any], settings: Training, facts: Facts) -> Compiled:
     """The graph of the workload's model, with its replicas, on its device."""
@@ -43,7 +46,7 @@ def make_runtime(graph: Graph, settings: Training, listeners: Sequence[Listener]
     settings = settings.complete()
     for loss in (node for node in graph.nodes.values() if isinstance(node, Loss)):
         loss.on_nan = settings.on_nan
-    update, updates = policies(settings)
+    update, updates = policies(settings, graph)
     common: dict[str, Any] = {
         "update": update,
         "updates": updates,
@@ -63,8 +66,15 @@ def make_runtime(graph: Graph, settings: Training, listeners: Sequence[Listener]
     )
 
 
-def policies(settings: Training) -> tuple[Update, Mapping[str, Update]]:
-    """The policy of all nodes, and those of nodes that have others."""
+def make_judge(graph: Graph, settings: Training) -> Runtime:
+    """A runtime for a model that is not trained any more: in this process, weights frozen."""
+    complete = settings.complete()
+    keep = {"max_batch": complete.max_batch, "enough_rows": complete.enough_rows, "schedule": complete.schedule}
+    return Inline(graph, max_active_keys=complete.max_active_keys, seed=complete.seed, **keep)  # type: ignore[arg-type]
+
+
+def policies(settings: Training, graph: Graph) -> tuple[Update, Mapping[str, Update]]:
+    """The policy of all nodes, and of those that have another, by name."""
     decays = partial(ExponentialLR, gamma=settings.decay)
     common = Update(
         _optimizer(settings, settings.learning_rate),
@@ -75,11 +85,19 @@ def policies(settings: Training) -> tuple[Update, Mapping[str, Update]]:
         weights=settings.weights,
     )
     own: dict[str, Update] = {}
-    for node, frequency in settings.update_after.items():
-        own[node] = common.but(min_update_frequency=frequency)
-    for node, rate in settings.rate_of.items():
-        own[node] = own.get(node, common).but(optimizer=_optimizer(settings, rate))
+    for node in dict.fromkeys(map(graph.called, graph.parameterised())):
+        frequency, rate = of_node(settings.update_after, node), of_node(settings.rate_of, node)
+        if frequency is not None:
+            own[node] = common.but(min_update_frequency=frequency)
+        if rate is not None:
+            own[node] = own.get(node, common).but(optimizer=_optimizer(settings, rate))
     return common, own
+
+
+def of_node(given: Mapping[str, V], node: str) -> V | None:
+    """What is given for a node: by its name, else by the last pattern that it matches."""
+    matching = [value for pattern, value in given.items() if fnmatchcase(node, pattern)]
+    return given[node] if node in given else matching[-1] if matching else None
 
 
 def _optimizer(settings: Training, rate: float) -> MakeOptimizer:

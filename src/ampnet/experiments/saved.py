@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -43,7 +43,11 @@ class Saved:
     state: Mapping[str, Tensor]
     """The model's ``state_dict``."""
 
-    def graph(self) -> Compiled:
+    def on(self, device: Literal["cpu", "cuda"]) -> Training:
+        """The settings, for work there."""
+        return replace(self.settings, device=device)
+
+    def graph(self, device: str = "cpu") -> Compiled:
         """The model, compiled, with the weights of the file."""
         try:
             graph = self.workload.build(self.settings, self.facts)
@@ -53,7 +57,7 @@ class Saved:
             raise DataError(
                 f"{self.path}: its weights are not those of the {self.workload.name} model ({what})"
             ) from error
-        return graph
+        return graph.to(device) if device != "cpu" else graph
 
 
 def snapshot(graph: Compiled) -> dict[str, Tensor]:

@@ -1,0 +1,83 @@
+"""``ampnet predict FILE INPUT...``: ask a saved model, in the form that is natural for its workload.
+
+    ampnet predict digits.pt seven.png                           mnist: image files
+    ampnet predict lists.pt range 3 7 1                          list-reduction: an operation and digits
+    ampnet predict trees.pt '(It (is great))'                    sentiment: a sentence with its tree
+    ampnet predict facts.pt < story.txt                          babi15: facts and questions in English
+    ampnet predict dipoles.pt water.mol CCO                      qm9: mol files; SMILES where RDKit is installed
+
+Without an input, it is read from stdin. What cannot be read is said with its place, and nothing is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import torch
+
+from ampnet.cli.options import Parser, file_to_read, file_to_write
+from ampnet.cli.report import write_json
+from ampnet.errors import DataError
+from ampnet.experiments.catalog import WORKLOADS
+from ampnet.experiments.running import make_judge
+from ampnet.experiments.saved import read
+from ampnet.experiments.workload import Asking
+
+INVERT = {"auto": None, "yes": True, "no": False}
+
+
+def add_parser(commands: Any, common: Parser) -> None:
+    """Add the command to the parser of all commands."""
+    takes = "; ".join(f"{w.name}: {w.input}" for w in WORKLOADS.values() if w.input)
+    parser = commands.add_parser(
+        "predict",
+        parents=[common],
+        help="ask a saved model about new input",
+        description=f"Ask a model that 'ampnet train ... --save FILE' wrote. What it takes: {takes}.",
+    )
+    parser.add_argument("file", type=file_to_read, metavar="FILE", help="a saved model")
+    given = "what to ask it about (default: read from stdin)"
+    parser.add_argument("inputs", nargs="*", metavar="INPUT", help=given)
+    invert = (
+        "of images: whether light and dark change places. The model knows light ink on dark paper; auto inverts images "
+        "whose border is light (default: auto)"
+    )
+    parser.add_argument("--invert", choices=tuple(INVERT), default="auto", help=invert)
+    parser.add_argument(
+        "--json", type=file_to_write, metavar="FILE", help="write the answers to FILE too (default: none)"
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answers, in the order of the questions."""
+    torch.set_num_threads(1)
+    saved = read(args.file)
+    workload = saved.workload
+    if args.invert != "auto" and workload.name != "mnist":
+        args.parser.error(f"--invert: {workload.name} takes no images")
+    inputs = args.inputs or workload.parted(_stdin(workload.input))
+    questions = workload.ask(inputs, saved.settings, saved.facts, Asking(INVERT[args.invert]))
+    if not questions:
+        raise DataError(f"there is nothing to ask; {workload.name} takes {workload.input}")
+    graph = saved.graph()
+    with make_judge(graph, saved.settings) as runtime:
+        asked = graph.instances(question.arguments for question in questions)
+        results = runtime.infer(asked, name="predict", keep_predictions=True).predictions
+    answers = [question.answer(results[i]) for i, question in enumerate(questions)]
+    for answer in answers:
+        print(answer.text)
+    if args.json is not None:
+        write_json(args.json, {"workload": workload.name, "answers": [dict(answer.data) for answer in answers]})
+    return 0
+
+
+def _stdin(wanted: str) -> str:
+    if sys.stdin.isatty():
+        print(f"reading {wanted}; end with Ctrl-D", file=sys.stderr)
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise DataError(f"stdin: not text in UTF-8 (byte {error.object[error.start]:#x})") from error
