@@ -25,7 +25,6 @@ from ampnet.runtime.runtime import Runtime
 from bench.peers.peer import Collated, Peer, moved
 from bench.workload import Batch, Data, Ours, Workload
 
-
 SHAPES = 16
 """Of batches, that a compiled peer meets at least before it is timed."""
 

@@ -1,4 +1,4 @@
-"""List reduction: a vanilla ReLU RNN, hidden 128, over at most ten tokens; buckets of 100 sequences of one length, Adam.
+"""List reduction: a vanilla ReLU RNN, hidden 128, at most ten tokens; buckets of 100 sequences of one length, Adam.
 
 The data is drawn as the paper defines it (`ampnet.data.list_reduction`), so there is no other.
 
@@ -30,10 +30,9 @@ TRAIN, VALID = 100_000, 10_000
 
 
 def data(wanted: Wanted) -> Data:
-    drawn = [
-        generate(max(wanted.records(most), 9 * wanted.batch), 2 * wanted.seed + i)
-        for i, most in enumerate((TRAIN, VALID))
-    ]
+    least = 9 * 2 * wanted.batch  # so that there are whole buckets of most lengths, however little is asked for
+    sizes = (max(wanted.records(most), least) for most in (TRAIN, VALID))
+    drawn = [generate(size, 2 * wanted.seed + i) for i, size in enumerate(sizes)]
     train, valid = (_buckets(sequences, wanted.batch, wanted.seed)[: wanted.most] for sequences in drawn)
     return Data("generated", train, valid, {"length": float(drawn[0].lengths.mean())})
 

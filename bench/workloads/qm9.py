@@ -1,7 +1,8 @@
-"""QM9: a gated graph network, hidden 100, four steps, four kinds of bonds, one number of a molecule; Adam, 20 molecules.
+"""QM9: a gated graph network, hidden 100, four steps, four kinds of bonds, one number of a molecule; Adam.
 
-Generated molecules are of the size of the real ones: 7 to 9 heavy atoms (mostly 9) in a chain with side branches, up to
-three bonds that close rings, and about 9 hydrogens anywhere; most bonds are single. Targets have mean 0 and deviation 1.
+Generated molecules are of the size of the real ones: 7 to 9 heavy atoms (mostly 9) in a chain with side branches, up
+to three bonds that close rings, and about 9 hydrogens anywhere; most bonds are single. Targets have mean 0 and
+deviation 1.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The command line: ``ampnet train``, ``ampnet evaluate``, ``ampnet predict``, ``ampnet check``, ``ampnet draw``,
-``ampnet explain``, ``ampnet profile``, ``ampnet gantt``, ``ampnet report``, ``ampnet data``.
+``ampnet explain``, ``ampnet profile``, ``ampnet bench``, ``ampnet gantt``, ``ampnet report``, ``ampnet data``.
 
 Exit codes:
 
