@@ -22,7 +22,7 @@ import numpy as np
 
 from ampnet.errors import AmpnetError, DataError, PairingError
 from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
-from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
+from ampnet.instance import Feed, Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
 from ampnet.nodes.node import Report
 from ampnet.numbers import Numbers
@@ -92,11 +92,14 @@ class Controller:
         retire: Callable[[Column, bool], None],
         forget: Callable[[Column], None],
         flush: Callable[[], None],
+        stage: Callable[[Mapping[int, Instance], bool], bool] = lambda instances, train: False,
         moduli: Iterable[int] = (),
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``post`` also hears whether it is the last batch of the instances in it.
+        """``stage`` may take whole instances; those that it does not take are posted, message by message.
+
+        ``post`` also hears whether it is the last batch of the instances in it.
 
         ``moduli``: numbers of replicas that are to have equally many instances in flight (see `Numbers`).
         """
@@ -107,6 +110,7 @@ class Controller:
         self.label_inputs = frozenset(label_inputs)
         self.max_active_keys, self.clock = max_active_keys, clock
         self._announce = announce if announce is not None else Announcer()
+        self._stage = stage
         self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
         self.parts = 1
         """Instances are posted apart by their numbers modulo this, so that no batch is for two replicas."""
@@ -225,26 +229,39 @@ class Controller:
             opened.began = self.clock()
         if not train:
             opened.numbers += batch
+        for number, instance in batch.items():
+            for name, given in instance.feeds.items():
+                if given.fields != self.fields.get(name) and (name not in self.inputs or len(given)):
+                    self._complain(opened, number, name, given)
+            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, self._due(instance, train))
+        if not self._stage(batch, train):
+            self._post_all(opened, batch)
+        elif self._announce.wants(Pump):
+            self._tell_pumped(opened, batch, ())
+
+    def _complain(self, opened: _Open, number: int, name: str, given: Feed) -> None:
+        if name not in self.inputs:
+            raise DataError(
+                f"stream '{opened.stream.name}': instance {number} has messages for input '{name}', which the "
+                f"graph does not have; it has {', '.join(self.inputs)}"
+            )
+        raise DataError(
+            f"stream '{opened.stream.name}': instance {number} has messages for input '{name}' with state "
+            f"fields ({', '.join(given.fields)}); the graph declares ({', '.join(self.fields[name])})"
+        )
+
+    def post(self, batch: Mapping[int, Instance]) -> None:
+        """Post instances that were staged, message by message after all."""
+        self._post_all(self._in_flight[next(iter(batch))].stream, batch)
+
+    def _post_all(self, opened: _Open, batch: Mapping[int, Instance]) -> None:
+        train = opened.stream.train
         structures = {n: i.structure for n, i in batch.items() if i.structure is not None}
         if structures:
             self._shelve(structures)
-        for number, instance in batch.items():
-            for name in instance.feeds:
-                if name not in self.inputs:
-                    raise DataError(
-                        f"stream '{opened.stream.name}': instance {number} has messages for input '{name}', which the "
-                        f"graph does not have; it has {', '.join(self.inputs)}"
-                    )
-            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, self._due(instance, train))
         sent: list[tuple[int, Messages]] = []
         for name, port in self.inputs.items():
             given = [(n, i.feeds[name]) for n, i in batch.items() if name in i.feeds and len(i.feeds[name])]
-            for number, one in given:
-                if one.fields != self.fields[name]:
-                    raise DataError(
-                        f"stream '{opened.stream.name}': instance {number} has messages for input '{name}' with state "
-                        f"fields ({', '.join(one.fields)}); the graph declares ({', '.join(self.fields[name])})"
-                    )
             try:
                 sent += [(port, m) for m in merge_feeds([n for n, _ in given], [f for _, f in given], train)]
             except AmpnetError as error:
@@ -253,20 +270,14 @@ class Controller:
                     f"stream '{opened.stream.name}', input '{name}', instances {first} to {last}: {error}"
                 ) from error
         if self._announce.wants(Pump):
-            states: PortStates = tuple((port, messages.states) for port, messages in sent)
-            self._announce(
-                Pump(
-                    self.clock(),
-                    opened.stream.name,
-                    train,
-                    tuple(batch),
-                    states,
-                    len(self._in_flight),
-                    bool(self._open),
-                )
-            )
+            self._tell_pumped(opened, batch, tuple((port, messages.states) for port, messages in sent))
         for left, (port, messages) in enumerate(sent, start=1 - len(sent)):
             self._post(port, messages, left == 0)
+
+    def _tell_pumped(self, opened: _Open, batch: Mapping[int, Instance], states: PortStates) -> None:
+        now, stream = self.clock(), opened.stream
+        pumped = tuple(batch)
+        self._announce(Pump(now, stream.name, stream.train, pumped, states, len(self._in_flight), bool(self._open)))
 
     def _due(self, instance: Instance, train: bool) -> int:
         """How many answers (training) or results (inference) the instance waits for."""

@@ -46,7 +46,7 @@ from ampnet.replicas.member import Member, Token
 from ampnet.schedule import Lane, Route, Schedule
 from ampnet.state import Column, States
 from ampnet.structure import Shelf, Structure
-from ampnet.wave import PlayedHalf, Unplayable, Waves
+from ampnet.wave import Lot, PlayedHalf, Unplayable, Waves
 
 Send = Callable[[End, Direction, Messages], None]
 Tell = Callable[[Report], None]
@@ -268,37 +268,33 @@ class Worker:
             else:
                 return True
 
-    def play(self, most: int) -> tuple[list[int], bool] | None:
-        """One wave of at most so many staged instances: their numbers, and whether they were trained on.
+    def play(self, most: int) -> tuple[Lot, bool] | None:
+        """One wave of at most so many staged instances: which, and whether it is over with them.
 
-        None where no instance is staged. Instances of a wave that fails are put into the lanes instead: the list is
-        empty then.
+        None where no instance is staged. What a wave fails at is to be run message by message.
         """
         waves = self.waves
         assert waves is not None
         lot = waves.next(self._wave_size(most))
         if lot is None:
             return None
-        train = lot.messages[0][1].train
         if self.pulse is not None:
             self.pulse[0] += 1
-        seen = [node.updater.seen_version() for node in self._trains] if train else []
+        seen = [node.updater.seen_version() for node in self._trains] if lot.train else []
         try:
             reports, layout = waves.play(lot, self.shelf)
         except PlayedHalf as error:
             raise NodeError(error.node, "backward", None, self.name, error.cause) from error.cause
         except Exception:  # by messages it will be told where, or go well
-            for end, messages in lot.messages:
-                self.deliver(end, Direction.FORWARD, messages)
-            return [], train
-        self._invocations += len(layout.operations) * (2 if train else 1)
-        self._messages += int(layout.messages.sum()) * (2 if train else 1)
+            return lot, False
+        self._invocations += len(layout.operations) * (1 + lot.train)
+        self._messages += int(layout.messages.sum()) * (1 + lot.train)
         for report in reports:
             self._tell(report)
-        if train:
+        if lot.train:
             for node, version in zip(self._trains, seen, strict=True):
                 self._count(node, int(layout.messages[waves.numbers_of(node.name)].sum()), version)
-        return lot.numbers, train
+        return lot, True
 
     def _wave_size(self, most: int) -> int:
         """No more instances than the next update waits for, where they are counted."""

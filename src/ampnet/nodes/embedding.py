@@ -40,6 +40,10 @@ class Embedding(Parameterised):
         super().__init__(module, key)
         self.size, self.padding = module.num_embeddings, module.padding_idx
 
+    def make_updater(self) -> None:
+        super().make_updater()
+        self.updater.touched = []
+
     def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
         if x.dtype != torch.int64:
             raise PayloadError(f"expects int64 indices, got a payload of {x.dtype}")
@@ -60,6 +64,7 @@ class Embedding(Parameterised):
         if self.padding is not None:
             real = index != self.padding
             index, rows = index[real], rows[real]
+        self.updater.touch(index)
         # index_add_ takes a slow path for rows that are not contiguous (a Concat's gradient is a slice).
         sums[0].index_add_(0, index, rows.to(sums[0].dtype).contiguous())
 

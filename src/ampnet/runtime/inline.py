@@ -16,6 +16,7 @@ import numpy as np
 from ampnet.errors import StallError
 from ampnet.events.log import Listener
 from ampnet.graph import CONTROLLER, End, Graph
+from ampnet.instance import Instance
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
 from ampnet.runtime.runtime import Runtime
@@ -23,6 +24,7 @@ from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.state import Column
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
+from ampnet.wave.lot import OfInstances
 from ampnet.worker import Counts, Worker
 
 
@@ -80,6 +82,7 @@ class Inline(Runtime):
             clock=clock,
             waves=waves,
         )
+        self._by_name = {given.name: end for given, end in zip(graph.inputs, self._ends, strict=True)}
 
     def _to_controller(self, end: End, direction: Direction, messages: Messages) -> None:
         assert end.node == CONTROLLER
@@ -90,11 +93,14 @@ class Inline(Runtime):
         self.controller.report(report)
 
     def _post(self, port: int, messages: Messages, last: bool) -> None:
+        self.worker.deliver(self._ends[port], Direction.FORWARD, messages)
+
+    def _stage(self, instances: Mapping[int, Instance], train: bool) -> bool:
         waves = self.worker.waves
-        if waves is None or messages.payload is None:
-            self.worker.deliver(self._ends[port], Direction.FORWARD, messages)
-        else:
-            waves.stage(self._ends[port], messages, last)
+        if waves is None or any(feed.payload is None for one in instances.values() for feed in one.feeds.values()):
+            return False
+        waves.stage(OfInstances(waves.sites, self._by_name, instances, train))
+        return True
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         self.worker.shelve(structures)
@@ -117,9 +123,12 @@ class Inline(Runtime):
         if played is None:
             held = [f"{what} holds {count}" for what, count in self.worker.held().items()]
             raise StallError(self.controller.in_flight, [*self.worker.waits(), *held])
-        instances, train = played
-        if train and instances:
-            self.controller.done(np.array(instances))
+        lot, done = played
+        if not done:
+            assert isinstance(lot, OfInstances)
+            self.controller.post(lot.instances)
+        elif lot.train:
+            self.controller.done(np.array(lot.numbers))
 
     def _settle(self) -> None:
         self.worker.tell_work()

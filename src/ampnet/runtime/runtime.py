@@ -88,6 +88,7 @@ class Runtime:
             [i.name for i, end in zip(graph.inputs, self._ends, strict=True) if self._is_label(end)],
             max_active_keys,
             post=self._post,
+            stage=self._stage,
             shelve=self._shelve,
             retire=self._retire,
             forget=self._forget,
@@ -145,6 +146,10 @@ class Runtime:
     def _post(self, port: int, messages: Messages, last: bool) -> None:
         """Pumped messages, for an input; whether they are the last of their instances."""
         raise NotImplementedError
+
+    def _stage(self, instances: Mapping[int, Instance], train: bool) -> bool:
+        """Whole instances are to be pumped: whether they are taken as they are."""
+        return False
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         raise NotImplementedError

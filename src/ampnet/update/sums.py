@@ -31,6 +31,8 @@ class Sums(list[Tensor]):
 
     def __init__(self, totals: Iterable[Tensor]) -> None:
         super().__init__(totals)
+        self._old = [False] * len(self)
+        """Which of them hold what has been applied already, and are to be written anew."""
         self._waiting: dict[tuple[int, int | None], list[tuple[Tensor, Tensor]]] = {}
         self._rows: dict[tuple[int, int | None], int] = {}
 
@@ -48,8 +50,34 @@ class Sums(list[Tensor]):
         if rows >= _ROWS or len(waiting) >= _BATCHES:
             self._settle(which)
 
+    def __getitem__(self, i: int) -> Tensor:  # type: ignore[override]
+        """The sum of a parameter, to be added to."""
+        total = super().__getitem__(i)
+        if self._old[i]:
+            self._old[i] = False
+            total.zero_()
+        return total
+
+    def add_whole(self, g: Tensor, x: Tensor, weight: int = 0) -> None:
+        """``self[weight] += g' x``, now."""
+        total = super().__getitem__(weight)
+        if total.dtype != g.dtype:  # the sum is wider than the rows (bfloat16)
+            self[weight].add_(g.t() @ x)
+        elif self._old[weight]:
+            self._old[weight] = False
+            torch.mm(g.t(), x, out=total)
+        else:
+            total.addmm_(g.t(), x)
+
+    def forget(self) -> None:
+        """All of them have been applied: whoever adds next starts from zero."""
+        self._old = [True] * len(self)
+
     def settle(self) -> None:
         """Add what still waits."""
+        for i, old in enumerate(self._old):
+            if old:
+                self[i]  # starts from zero
         for which in list(self._waiting):
             self._settle(which)
 
@@ -62,11 +90,7 @@ class Sums(list[Tensor]):
             self._add(torch.cat([g for g, _ in waiting]), torch.cat([x for _, x in waiting]), *which)
 
     def _add(self, g: Tensor, x: Tensor, weight: int, bias: int | None) -> None:
-        total = self[weight]
-        if total.dtype == g.dtype:
-            total.addmm_(g.t(), x)
-        else:  # the sum is wider than the rows (bfloat16)
-            total.add_(g.t() @ x)
+        self.add_whole(g, x, weight)
         if bias is not None:
             self[bias].add_(g.sum(0, dtype=self[bias].dtype))
 
@@ -74,6 +98,7 @@ class Sums(list[Tensor]):
         """Start anew; what waits is dropped."""
         self._waiting.clear()
         self._rows.clear()
+        self._old = [False] * len(self)
         for total in self:
             total.zero_()
 

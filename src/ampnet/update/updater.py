@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampnet.update.policy import Update
+from ampnet.update.steps import Stepper, stepper
 from ampnet.update.sums import Sums
 
 
@@ -51,6 +52,7 @@ class Updater:
         self.policy: Update | None = None
         self.stashes = self.counts_messages = False
         self.optimizer: Optimizer | None = None
+        self._stepper: Stepper | None = None
         self.schedule: LRScheduler | None = None
         self.lags: list[tuple[int, int]] = []
         """(staleness, messages) of the last backward batch."""
@@ -62,6 +64,8 @@ class Updater:
         """Whether updates are made together with other replicas only."""
         self.of_all: Callable[[], int] | None = None
         """How many updates these weights had, where other replicas update them as well; None: ``version``."""
+        self.touched: list[Tensor] | None = None
+        """Rows of the first parameter that got a gradient, where a node tells them apart; None: any may have."""
         self.moved: set[int] | None = None
         """Parameters that got a gradient, by number, where a node tells them apart; None: all did."""
         self._stash: dict[int, list[Tensor]] = {}
@@ -94,6 +98,7 @@ class Updater:
         if policy is None:
             return
         self.optimizer = policy.optimizer(trained)
+        self._stepper = stepper(self.optimizer) if len(trained) == len(self.parameters) else None
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
 
     def reset(self) -> None:
@@ -101,7 +106,14 @@ class Updater:
         self.counter, self._touched = 0, False
         if self.moved is not None:
             self.moved.clear()
+        if self.touched is not None:
+            self.touched.clear()
         self.adding.zero()
+
+    def touch(self, rows: Tensor) -> None:
+        """These rows of a table got a gradient, where a node tells them apart."""
+        if self.touched is not None and self.policy is not None:
+            self.touched.append(rows)
 
     def room(self) -> int | None:
         """How many more backward messages fit before the next update is due; None: any number."""
@@ -141,8 +153,9 @@ class Updater:
         if self.policy is None or not self._touched:
             return None
         count = max(self.counter, 1)
-        self._step(self.sums, count, self.moved)
-        torch._foreach_zero_(self.adding)
+        if not self._step_rows(count):
+            self._step(self.sums, count, self.moved)
+            self.adding.forget()
         self._start_anew()
         return Applied(self.version, count, reason)
 
@@ -157,7 +170,7 @@ class Updater:
         """Somebody took the sums: start from zero. Returns how many gradients they hold, and of which parameters."""
         count = max(self.counter, 1) if self._touched else 0
         moved = None if self.moved is None else set(self.moved)
-        torch._foreach_zero_(self.sums)
+        self.adding.zero()
         self._start_anew()
         return count, moved
 
@@ -171,6 +184,8 @@ class Updater:
     def _start_anew(self) -> None:
         if self.moved is not None:
             self.moved.clear()
+        if self.touched is not None:
+            self.touched.clear()
         self.counter, self._touched = 0, False
 
     def _step(self, sums: list[Tensor], count: int, moved: set[int] | None) -> None:
@@ -179,6 +194,10 @@ class Updater:
         assert policy is not None
         assert optimizer is not None
         self._keep_version()
+        if self._stepper is not None and self._is_plain(sums, moved):
+            self._stepper.step(sums, count if policy.average else 1)
+            self._stepped()
+            return
         if policy.average and count > 1:
             torch._foreach_div_(sums, count)
         for number, (parameter, total) in enumerate(zip(self.parameters, sums, strict=True)):
@@ -189,10 +208,36 @@ class Updater:
         if policy.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, policy.clip_norm)
         optimizer.step()
-        if self.schedule is not None and policy.schedule_every == "update":
-            self.schedule.step()
         for parameter in self.parameters:
             parameter.grad = None
+        self._stepped()
+
+    def _is_plain(self, sums: Sequence[Tensor], moved: set[int] | None) -> bool:
+        """Whether all sums are applied as they are."""
+        policy = self.policy
+        assert policy is not None
+        all_moved = moved is None or len(moved) == len(self.parameters)
+        clips = policy.clip_norm is not None or policy.clip_value is not None
+        return all_moved and not clips and sums[0].dtype == self.parameters[0].dtype
+
+    def _step_rows(self, count: int) -> bool:
+        """The same for those rows of a table that got a gradient, if that is all the difference it makes."""
+        policy, quick = self.policy, self._stepper
+        if not self.touched or quick is None or not quick.can_step_rows() or not self._is_plain(self.adding, None):
+            return False
+        assert policy is not None
+        self._keep_version()
+        total = self.sums[0]
+        rows = torch.unique(torch.cat(self.touched) if len(self.touched) > 1 else self.touched[0])
+        gradients = total.index_select(0, rows)
+        quick.step_rows(self.weights[0], rows, gradients.div_(count) if policy.average and count > 1 else gradients)
+        total.index_fill_(0, rows, 0)
+        self._stepped()
+        return True
+
+    def _stepped(self) -> None:
+        if self.schedule is not None and self.policy is not None and self.policy.schedule_every == "update":
+            self.schedule.step()
         self.version += 1
 
     def end_epoch(self) -> None:

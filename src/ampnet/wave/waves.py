@@ -18,16 +18,13 @@ and state, or to leave out what is to be left out.
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ampnet.errors import AmpnetError
-from ampnet.graph import End, Graph, Wiring
-from ampnet.message import Messages
+from ampnet.graph import Graph, Wiring
 from ampnet.nodes.embedding import Embedding
 from ampnet.nodes.gru_cell import GruCell
 from ampnet.nodes.linear import Linear
@@ -46,9 +43,10 @@ from ampnet.wave.kernels.rows import BY_NODE, ByItself, Pumped
 from ampnet.wave.kernels.sums import BagKernel, MixtureKernel, SegmentsKernel
 from ampnet.wave.kernels.tree_lstm import BranchKernel, LeafKernel
 from ampnet.wave.layout import Layout
+from ampnet.wave.lot import Lot
 from ampnet.wave.rehearse import Rehearsal
 from ampnet.wave.score import Score, scores
-from ampnet.wave.sites import Site, Sites
+from ampnet.wave.sites import Site, Sites, Unplayable
 
 _KEPT = 512 * 2**20
 """Bytes of scores that are kept."""
@@ -61,40 +59,6 @@ class PlayedHalf(AmpnetError):
     def __init__(self, node: str, cause: Exception) -> None:
         super().__init__(f"the backward of a wave failed at node '{node}': {cause}")
         self.node, self.cause = node, cause
-
-
-Pumpings = list[tuple[End, Messages]]
-
-
-class Lot:
-    """Instances and the messages that were pumped for them."""
-
-    __slots__ = ("messages", "numbers")
-
-    def __init__(self, numbers: list[int], messages: Pumpings) -> None:
-        self.numbers, self.messages = numbers, messages
-
-    def one_by_one(self) -> list[Lot]:
-        """The same, an instance each."""
-        if len(self.numbers) == 1:
-            return [self]
-        parts: dict[int, Pumpings] = {number: [] for number in self.numbers}
-        for end, messages in self.messages:
-            for number, some in _by_instance(messages):
-                parts[number].append((end, some))
-        return [Lot([number], given) for number, given in parts.items()]
-
-    @staticmethod
-    def merge(lots: Sequence[Lot]) -> Lot:
-        """Several as one, in order."""
-        if len(lots) == 1:
-            return lots[0]
-        by_end: dict[End, list[Messages]] = {}
-        for lot in lots:
-            for end, messages in lot.messages:
-                by_end.setdefault(end, []).append(messages)
-        numbers = [number for lot in lots for number in lot.numbers]
-        return Lot(numbers, [(end, Messages.merge(given)) for end, given in by_end.items()])
 
 
 class Waves:
@@ -117,19 +81,14 @@ class Waves:
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
         self._bytes = 0
         self._layouts: OrderedDict[tuple[bytes, ...], Layout] = OrderedDict()
-        self._arriving: Pumpings = []
         self._staged: deque[Lot] = deque()
         self.operations = self.rehearsed = self.played = 0
 
     # -- [1]
 
-    def stage(self, end: End, messages: Messages, last: bool) -> None:
-        """Messages have been pumped. With the ``last``, all instances that they came with are complete."""
-        self._arriving.append((end, messages))
-        if last:
-            numbers = dict.fromkeys(n for _, m in self._arriving for n in m.states.columns[0].tolist())
-            self._staged.append(Lot(list(numbers), self._arriving))
-            self._arriving = []
+    def stage(self, lot: Lot) -> None:
+        """These instances are complete."""
+        self._staged.append(lot)
 
     def waiting(self) -> int:
         """How many instances are staged."""
@@ -140,31 +99,33 @@ class Waves:
         if not self._staged:
             return None
         lots: list[Lot] = []
-        room, train = most, self._staged[0].messages[0][1].train
-        while self._staged and room and self._staged[0].messages[0][1].train == train:
+        room, train = most, self._staged[0].train
+        while self._staged and room and self._staged[0].train == train:
             lot = self._staged.popleft()
             if len(lot.numbers) > room:
-                apart = lot.one_by_one()
-                self._staged.extendleft(reversed(apart[room:]))
-                lots += apart[:room]
-                break
+                lot, rest = lot.split(room)
+                self._staged.appendleft(rest)
             lots.append(lot)
             room -= len(lot.numbers)
-        return Lot.merge(lots)
+        return lots[0] if len(lots) == 1 else lots[0].merge(lots)
 
     def forget(self) -> None:
         """Drop what is staged."""
-        self._arriving = []
         self._staged.clear()
 
     # -- [2] to [4]
 
     def play(self, lot: Lot, shelf: Shelf) -> tuple[list[Report], Layout]:
         """Compute a lot of instances. Reports of its losses, and what was computed."""
-        train = lot.messages[0][1].train
+        train = lot.train
         layout = self._layout(lot, shelf)
         layout.numbers = lot.numbers
-        self._bring(layout, lot.messages)
+        for arena in layout.arenas:
+            arena.clear()
+        for input_, payload in lot.payloads():
+            kernel = self.kernels[input_]
+            assert isinstance(kernel, Pumped)
+            kernel.payload = payload
         kernels, operations = self.kernels, layout.operations
         for number, whole in layout.wholes.items():
             kernels[number].begin(layout, whole, train)
@@ -194,20 +155,11 @@ class Waves:
         """The numbers of a node's sites."""
         return self._numbers.get(node, [])
 
-    def _bring(self, layout: Layout, messages: Pumpings) -> None:
-        for arena in layout.arenas:
-            arena.clear()
-        for end, given in messages:
-            kernel = self.kernels[self.sites.pumped_at(end).number]
-            assert isinstance(kernel, Pumped)
-            assert given.payload is not None
-            kernel.payload = given.payload
-
     def _layout(self, lot: Lot, shelf: Shelf) -> Layout:
-        names = self._names(lot, shelf)
-        missing = {i: name for i, name in enumerate(names) if name not in self._scores}
+        names = lot.names(shelf)
+        missing = {name: i for i, name in enumerate(names) if name not in self._scores}
         if missing:
-            self._rehearse(lot, missing)
+            self._rehearse(lot, missing, shelf)
         if len(names) > 4:  # so many are hardly ever the same again
             return Layout(self.sites, self._moved, [self._scores[name] for name in names], self.pool)
         key = tuple(names)
@@ -219,52 +171,31 @@ class Waves:
                 self._layouts.popitem(last=False)
         return layout
 
-    def _names(self, lot: Lot, shelf: Shelf) -> list[bytes]:
-        """A name for the score of each instance: equal where states and structure are."""
-        digests = {number: hashlib.blake2b(digest_size=16) for number in lot.numbers}
-        for end, messages in lot.messages:
-            tag = f"{end.node}.{end.port}".encode()
-            columns, offsets, at = messages.states.columns, messages.offsets, 0
-            for number, size in _sizes(columns[0]):
-                digest = digests[number]
-                digest.update(tag)
-                digest.update(columns[1:, at : at + size].tobytes())
-                if offsets is not None:
-                    digest.update((offsets[at : at + size + 1] - offsets[at]).tobytes())
-                at += size
-        for number, digest in digests.items():
-            shelf.describe(number, digest.update)
-        return [digest.digest() for digest in digests.values()]
-
-    def _rehearse(self, lot: Lot, missing: Mapping[int, bytes]) -> None:
+    def _rehearse(self, lot: Lot, missing: Mapping[bytes, int], shelf: Shelf) -> None:
         """[2] for the instances at these places."""
-        if len(missing) < len(lot.numbers):
-            apart = lot.one_by_one()
-            lot = Lot.merge([apart[i] for i in missing])
+        some = lot.at(list(missing.values()))
         rehearsal = Rehearsal(self.sites)
-        rehearsal.run([(end, given.with_payload(None)) for end, given in lot.messages])
-        self.rehearsed += len(lot.numbers)
-        for name, score in zip(missing.values(), scores(self.sites, rehearsal, lot.numbers), strict=True):
+        with some.shelved(shelf):
+            try:
+                rehearsal.run(some.messages())
+                self._check_over(some)
+            except Exception:
+                for node in self.sites.nodes.values():
+                    node.forget_instances(np.array(some.numbers))
+                raise
+        self.rehearsed += len(some.numbers)
+        for name, score in zip(missing, scores(self.sites, rehearsal, some.numbers), strict=True):
             self._scores[name] = score
             self._bytes += score.nbytes
         while self._bytes > _KEPT and len(self._scores) > 1024:
             _, gone = self._scores.popitem(last=False)
             self._bytes -= gone.nbytes
 
-
-def _sizes(instances: np.ndarray) -> list[tuple[int, int]]:
-    """(instance, messages) of every run of equal numbers."""
-    cuts = np.flatnonzero(instances[1:] != instances[:-1]) + 1
-    starts = [0, *cuts.tolist(), len(instances)]
-    return [(int(instances[a]), b - a) for a, b in itertools.pairwise(starts)]
-
-
-def _by_instance(messages: Messages) -> list[tuple[int, Messages]]:
-    out, at = [], 0
-    for number, size in _sizes(messages.states.columns[0]):
-        out.append((number, messages.slice(at, at + size)))
-        at += size
-    return out
+    def _check_over(self, lot: Lot) -> None:
+        """Nobody may wait for anything after a rehearsal."""
+        for name, node in self.sites.nodes.items():
+            if node.waits():
+                raise Unplayable(f"messages wait at node '{name}' when all that can run has run")
 
 
 def _kernel(site: Site, alone: Sequence[bool]) -> type[Kernel]:

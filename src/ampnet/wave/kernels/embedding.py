@@ -52,5 +52,8 @@ class EmbeddingKernel(Kernel):
             g[where] = 0
         if self._chosen is None:
             total.add_(g)
+            assert self.out.inverse is not None
+            node.updater.touch(self.out.inverse.clone())
         else:
             total.index_add_(0, self._chosen, g.to(total.dtype))
+            node.updater.touch(self._chosen)

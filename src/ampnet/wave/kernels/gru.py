@@ -97,7 +97,7 @@ class GruKernel(Kernel):
     def finish(self) -> None:
         n, sums = self._n, self.sums
         d, dn, h = self._gates, self._hn, self._all(1)
-        add_product(sums[0], d, self._all(0))
+        sums.add_whole(d, self._all(0))
         add_product(sums[1][: 2 * n], d[:, : 2 * n], h)
         add_product(sums[1][2 * n :], dn, h)
         if len(sums) > 2:

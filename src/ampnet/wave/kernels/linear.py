@@ -130,16 +130,18 @@ class LinearKernel(Kernel):
         summed = False
         for i, columns, weight in self._parts:
             width = weight.shape[1]
-            total = sums[0][:, start : start + width]
             start += width
             if i == self._looked_up:
-                self._finish_looked_up(i, columns, weight, g, total)
+                self._finish_looked_up(i, columns, weight, g, sums[0][:, start - width : start])
                 summed = True
                 continue
             x = self._x[i]
             if x is None:
                 x = self._slice(self.whole.reads[i], columns)
-            _add_product(total, g, x)
+            if len(self._parts) == 1:
+                sums.add_whole(g, x)
+            else:
+                add_product(sums[0][:, start - width : start], g, x)
         if len(sums) > 1 and not summed:
             sums[1].add_(g.sum(0, dtype=sums[1].dtype))
 
@@ -157,7 +159,7 @@ class LinearKernel(Kernel):
         assert self._places is not None
         by_row = g.new_zeros(len(arena.data), g.shape[1]).index_add_(0, self._places, g)
         table = arena.data if columns is None else arena.data[:, columns[0] : columns[1]]
-        _add_product(total, by_row, table)
+        add_product(total, by_row, table)
         if len(self.sums) > 1:
             self.sums[1].add_(by_row.sum(0, dtype=self.sums[1].dtype))
         if arena.moved:
@@ -165,12 +167,9 @@ class LinearKernel(Kernel):
             (into if columns is None else into[:, columns[0] : columns[1]]).addmm_(by_row, weight)
 
 
-def _add_product(total: Tensor, g: Tensor, x: Tensor) -> None:
+def add_product(total: Tensor, g: Tensor, x: Tensor) -> None:
     """``total += g' x``."""
     if total.dtype == g.dtype:
         total.addmm_(g.t(), x)
     else:  # the sum is wider than the rows (bfloat16)
         total.add_(g.t() @ x)
-
-
-add_product = _add_product

@@ -19,7 +19,6 @@ from ampnet.nodes.reduce import Reduce, segment_logsumexp, segment_max
 from ampnet.nodes.transform import Parameterised
 from ampnet.state import States
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.wave.kernels.linear import add_product
 from ampnet.wave.layout import Bag, Layout, Operation, Whole
 
 
@@ -107,7 +106,7 @@ class MixtureKernel(Kernel):
                 torch.cat([whole[a:b] for a, b in spans]) if len(spans) > 1 else whole[spans[0][0] : spans[0][1]]
                 for whole in (self._g, self._pairs)
             )
-            add_product(updater.adding[0], g, x)
+            updater.adding.add_whole(g, x)
 
 
 class SegmentsKernel(Kernel):

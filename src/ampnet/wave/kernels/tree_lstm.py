@@ -12,7 +12,6 @@ from torch import Tensor
 from ampnet.nodes.tree_lstm_branch import TreeLstmBranch
 from ampnet.nodes.tree_lstm_leaf import TreeLstmLeaf
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.wave.kernels.linear import add_product
 from ampnet.wave.kernels.squash import tanh, tanh_
 from ampnet.wave.layout import Layout, Operation, Whole
 
@@ -64,7 +63,7 @@ class LeafKernel(Kernel):
         _sigmoid_back(d_i, i, grad_input=i)
         _sigmoid_back(d_o, o, grad_input=o)
         _tanh_back(d_u, u, grad_input=u)
-        add_product(self.sums[0], gates, x)
+        self.sums.add_whole(gates, x)
         self.sums[1].add_(gates.sum(0, dtype=self.sums[1].dtype))
         read = op.reads[0]
         if self._lifted and read.arena.moved:
@@ -149,6 +148,6 @@ class BranchKernel(Kernel):
 
     def finish(self) -> None:
         n, sums = self._n, self.sums
-        add_product(sums[0], self._gates, self._h[:, :n])
-        add_product(sums[2], self._gates, self._h[:, n:])
+        sums.add_whole(self._gates, self._h[:, :n])
+        sums.add_whole(self._gates, self._h[:, n:], 2)
         sums[1].add_(self._gates.sum(0, dtype=sums[1].dtype))

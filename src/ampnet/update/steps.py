@@ -1,0 +1,214 @@
+"""Steps: a step of one of torch's optimizers, by its fused kernel, without what `Optimizer.step` does around it.
+
+A node updates itself often, and its parameters are few: what torch does before it comes to its kernel (hooks, groups,
+profiler, closures) then costs more than the kernel. The state is kept where the optimizer keeps it, so its
+``state_dict`` and learning-rate schedules work as always, and what cannot be done here is left to `Optimizer.step`.
+
+    dense    all entries, divided by the number of gradients on the way
+    rows     those rows of a table that got a gradient (SGD, Adagrad: the others would not change)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+
+
+class Stepper:
+    """Makes the steps of one optimizer with one group of parameters; see `stepper`."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer, self.group = optimizer, optimizer.param_groups[0]
+        self.parameters: list[nn.Parameter] = list(self.group["params"])
+        self._lists: tuple[list[Tensor], ...] | None = None
+        self._known: list[int] = []
+        self._scales: dict[float, Tensor] = {}
+
+    def step(self, gradients: Sequence[Tensor], count: int) -> None:
+        """One step with these sums of so many gradients; they are divided by it, in place."""
+        self._look()
+        self._dense(list(gradients), None if count == 1 else self._scale(gradients[0], count))
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedules of learning rates look at it
+
+    def _look(self) -> None:
+        """The optimizer's state may have been made, or loaded, since it was looked at last."""
+        known = [id(v) for v in self._of(self.parameters[0]).values()]
+        if self._lists is None or known != self._known:
+            self._lists = self._state()
+            self._known = [id(v) for v in self._of(self.parameters[0]).values()]
+
+    def can_step_rows(self) -> bool:
+        """Whether rows without a gradient stay as they are."""
+        return False
+
+    def step_rows(self, table: Tensor, rows: Tensor, gradients: Tensor) -> None:
+        """One step of these rows of the only parameter."""
+        raise NotImplementedError
+
+    def _scale(self, like: Tensor, count: float) -> Tensor:
+        if count not in self._scales:
+            self._scales[count] = torch.tensor(float(count), dtype=torch.float32, device=like.device)
+        return self._scales[count]
+
+    def _state(self) -> tuple[list[Tensor], ...]:
+        raise NotImplementedError
+
+    def _dense(self, gradients: list[Tensor], scale: Tensor | None) -> None:
+        raise NotImplementedError
+
+    def _of(self, parameter: nn.Parameter) -> dict[str, Any]:
+        state: dict[str, Any] = self.optimizer.state[parameter]
+        return state
+
+    def _count(self, parameter: nn.Parameter) -> Tensor:
+        """The number of steps of a parameter, as the fused kernels want it."""
+        state = self._of(parameter)
+        step = state.get("step")
+        if not isinstance(step, Tensor) or step.device != parameter.device:
+            value = 0.0 if step is None else float(step)
+            state["step"] = torch.tensor(value, dtype=torch.float32, device=parameter.device)
+        counted: Tensor = state["step"]
+        return counted
+
+    def _kept(self, parameter: nn.Parameter, name: str) -> Tensor:
+        state = self._of(parameter)
+        if name not in state:
+            state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format).detach()
+        kept: Tensor = state[name]
+        return kept
+
+
+class _Adam(Stepper):
+    kernel = staticmethod(torch._fused_adam_)
+
+    def _state(self) -> tuple[list[Tensor], ...]:
+        ps = self.parameters
+        return (
+            [self._kept(p, "exp_avg") for p in ps],
+            [self._kept(p, "exp_avg_sq") for p in ps],
+            [self._count(p) for p in ps],
+        )
+
+    def _dense(self, gradients: list[Tensor], scale: Tensor | None) -> None:
+        assert self._lists is not None
+        group, (means, squares, steps) = self.group, self._lists
+        torch._foreach_add_(steps, 1)
+        self.kernel(
+            self.parameters,
+            gradients,
+            means,
+            squares,
+            [],
+            steps,
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            grad_scale=scale,
+        )
+
+
+class _AdamW(_Adam):
+    kernel = staticmethod(torch._fused_adamw_)
+
+
+class _Sgd(Stepper):
+    def _state(self) -> tuple[list[Tensor], ...]:
+        if not self.group["momentum"]:
+            return ([],)
+        self._first = any(self._of(p).get("momentum_buffer") is None for p in self.parameters)
+        for p in self.parameters:
+            if self._of(p).get("momentum_buffer") is None:
+                self._of(p)["momentum_buffer"] = torch.zeros_like(p).detach()
+        return ([self._of(p)["momentum_buffer"] for p in self.parameters],)
+
+    _first = False
+
+    def _dense(self, gradients: list[Tensor], scale: Tensor | None) -> None:
+        assert self._lists is not None
+        group = self.group
+        torch._fused_sgd_(
+            self.parameters,
+            gradients,
+            self._lists[0],
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            lr=group["lr"],
+            dampening=group["dampening"],
+            nesterov=group["nesterov"],
+            maximize=False,
+            is_first_step=self._first,
+            grad_scale=scale,
+        )
+        self._first = False
+
+    def can_step_rows(self) -> bool:
+        return not self.group["momentum"] and not self.group["weight_decay"]
+
+    def step_rows(self, table: Tensor, rows: Tensor, gradients: Tensor) -> None:
+        table.index_add_(0, rows, gradients.to(table.dtype), alpha=-self.group["lr"])
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+class _Adagrad(Stepper):
+    def _state(self) -> tuple[list[Tensor], ...]:
+        return [self._of(p)["sum"] for p in self.parameters], [self._count(p) for p in self.parameters]
+
+    def _settings(self) -> dict[str, Any]:
+        group = self.group
+        return {
+            "lr": group["lr"],
+            "lr_decay": group["lr_decay"],
+            "weight_decay": group["weight_decay"],
+            "eps": group["eps"],
+            "maximize": False,
+        }
+
+    def _dense(self, gradients: list[Tensor], scale: Tensor | None) -> None:
+        assert self._lists is not None
+        sums, steps = self._lists
+        torch._foreach_add_(steps, 1)
+        torch._fused_adagrad_(self.parameters, gradients, sums, steps, grad_scale=scale, **self._settings())  # type: ignore[arg-type]
+
+    def can_step_rows(self) -> bool:
+        return not self.group["weight_decay"]
+
+    def step_rows(self, table: Tensor, rows: Tensor, gradients: Tensor) -> None:
+        self._look()
+        assert self._lists is not None
+        (whole,), steps = self._lists
+        torch._foreach_add_(steps, 1)
+        some, sums = table.index_select(0, rows), whole.index_select(0, rows)
+        torch._fused_adagrad_([some], [gradients.to(table.dtype)], [sums], steps, **self._settings())  # type: ignore[arg-type]
+        table.index_copy_(0, rows, some)
+        whole.index_copy_(0, rows, sums)
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+_STEPPERS: dict[type[Optimizer], type[Stepper]] = {Adam: _Adam, AdamW: _AdamW, SGD: _Sgd, Adagrad: _Adagrad}
+
+
+def stepper(optimizer: Optimizer) -> Stepper | None:
+    """The quick way to step an optimizer; None where it has to make its steps itself."""
+    kind = _STEPPERS.get(type(optimizer))
+    if kind is None or len(optimizer.param_groups) != 1:
+        return None
+    group = optimizer.param_groups[0]
+    unusual = ("amsgrad", "maximize", "differentiable", "capturable")
+    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if hooked or any(group.get(name) for name in unusual) or isinstance(group["lr"], Tensor):
+        return None
+    first = group["params"][0]
+    alike = all(p.device == first.device and p.dtype == first.dtype for p in group["params"])
+    if not alike or first.dtype not in (torch.float32, torch.float64) or first.device.type not in ("cpu", "cuda"):
+        return None
+    if kind is _Adagrad and first.device.type != "cpu":
+        return None
+    return kind(optimizer)
