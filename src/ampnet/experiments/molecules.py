@@ -8,8 +8,9 @@
     M  END                                            bonds: two atoms, counted from 1, and a type (4: aromatic)
 
 QM9's molecules have all their hydrogens. Files often leave them out: a hydrogen is added for every bond that an atom of
-its element and charge lacks. Bonds are taken as they are written; in the data, rings of single and double bonds in turn
-are aromatic, so a file should say so too (type 4).
+its element and charge lacks. At an aromatic nitrogen that cannot be told, and the hydrogen must be written down. Bonds
+are taken as they are written; in the data, rings of single and double bonds in turn are aromatic, so a file should say
+so too (type 4).
 """
 
 from __future__ import annotations

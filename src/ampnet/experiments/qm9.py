@@ -41,7 +41,7 @@ class Settings(Training):
         return 16
 
     def frequency(self) -> int:
-        return 20
+        return 16
 
 
 class Dipoles(Workload[Settings]):
