@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make train        train the list-reduction RNN to 97 % validation accuracy"
 	@echo "make test         lint, types and all tests"
-	@echo "make bench        speed and convergence checks, against the peers"
+	@echo "make bench        slow tests, then all workloads beside their peers (ampnet bench all)"
 	@echo "make lint         ruff and mypy only"
 
 $(BIN)/python:
@@ -38,7 +38,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m slow --timeout 1800
-	$(BIN)/python -m bench
+	$(BIN)/ampnet bench all
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -34,10 +34,9 @@ REPEATS, RACES = 3, 1
 
 def run(args: argparse.Namespace) -> int:
     """Measure what was asked for; 1 where a row failed or a bound was missed."""
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        args.parser.error(f"--device: {args.device} was asked for, but torch finds no CUDA device here")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        args.parser.error("--device: torch finds no CUDA device here; leave it out, or give cpu")
     args.out = RESULTS if args.out is None else args.out
-    args.out.mkdir(parents=True, exist_ok=True)
     everything = args.what == "all"
     if args.what in WORKLOADS or everything:
         names = list(WORKLOADS) if everything else [args.what]
@@ -45,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         if not any(rows for _, rows in chosen):
             known = ", ".join(f"'{row.name}'" for row in _all_rows(chosen[0][0], args))
             args.parser.error(f"--rows: {' '.join(args.rows)} is no row; there are: {known}")
+    args.out.mkdir(parents=True, exist_ok=True)
     kept = True
     console = make_console(args.json)
     if args.what in WORKLOADS or everything:
@@ -148,7 +148,7 @@ def _told(workload: Workload, repeats: int, console: Console) -> Iterator[Tell]:
 
 
 def _file(workload: Workload, args: argparse.Namespace) -> str:
-    return workload.name if args.device == "cpu" else f"{workload.name}-{args.device.partition(':')[0]}"
+    return workload.name if args.device == "cpu" else f"{workload.name}-{args.device}"
 
 
 def shown(path: Path) -> str:

@@ -25,6 +25,7 @@ class TreePeer(Peer):
 
     def build(self, model: Any) -> None:
         width = self.width = model.width
+        torch.sparse.check_sparse_tensor_invariants.disable()  # as it is by default, but torch wants to be told
         self.embedding = nn.Embedding(model.embedding.num_embeddings, model.embedding.embedding_dim, sparse=True)
         self.leaf = nn.Linear(model.embedding.embedding_dim, 3 * width)
         self.branch = nn.Linear(2 * width, 5 * width)

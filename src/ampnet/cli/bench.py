@@ -51,7 +51,7 @@ def add_parser(commands: Any, common: Parser) -> None:
     add("--cores", "threads of the peers, and replicas of ours", "as many as there are", type=whole(1), metavar="N")
     add("--base", "the row that others are divided by", "a torch peer with 1 thread", metavar="ROW")
     add("--to-target", "train ours and one peer until the target, instead", "off", action="store_true")
-    add("--device", "cpu or cuda; on a GPU, ours is in one process", "cpu", default="cpu", metavar="NAME")
+    add("--device", "on a GPU, ours is in one process", "cpu", choices=("cpu", "cuda"), default="cpu")
     data = ("auto", "generated", "real")
     add("--data", "which data; auto: the real where it is found", "auto", choices=data, default="auto")
     add("--data-dir", "where data sets are looked for first", "none", type=Path, metavar="DIR")
