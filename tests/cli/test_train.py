@@ -254,7 +254,8 @@ FATAL = ("--optimizer", "sgd", "--learning-rate", "1e30")
 
 
 def test_an_error_is_one_message_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = ("--json", str(tmp_path / "run.json"), "--log", str(tmp_path / "run.log"))
+    names = ("--json", "--log", "--trace", "--save")
+    files = [part for name in names for part in (name, str(tmp_path / f"run.{name[2:]}"))]
     assert main([*TINY, *FATAL, *files]) == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("ampnet: node 'loss' failed in forward at (instance=")

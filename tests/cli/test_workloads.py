@@ -7,18 +7,23 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from ampnet import Inline
 from ampnet.cli import main
+from ampnet.cli import train as command
+from ampnet.cli.progress import Plain
 from ampnet.data import load
 from ampnet.data.word_vectors import WordVectors
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.saved import read
-from tests.cli.test_train import lines
+from ampnet.fit import FitInterrupted, FitResult
+from tests.cli.test_train import interrupting, lines
 from tests.data.conftest import root
 from tests.experiments.test_molecules import WATER
 
@@ -143,6 +148,50 @@ def test_data_that_are_not_there(tmp_path: Path, root: Path, capsys: pytest.Capt
     assert "--vectors takes glove300, glove50, random" in capsys.readouterr().err
 
 
+def test_ctrl_c_saves_what_was_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, at_once = Inline.run, {"turn_seconds": 0.0}
+    monkeypatch.setattr(Inline, "run", lambda *args, **settings: run(*args, **settings | at_once))
+    monkeypatch.setattr(Plain, "epoch", interrupting(1))
+    file = tmp_path / "model.pt"
+    argv = ["train", "list-reduction", *SMALL["list-reduction"].split(), "--epochs", "50", "--save", str(file)]
+    assert main(argv) == 130
+    *_, last = lines(capsys)
+    epoch = read(file).reached["epoch"]
+    assert last.startswith(f"saved the model of epoch {epoch} (accuracy ")
+    assert 1 <= epoch < 50
+
+
+def test_the_best_epoch_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rate that grows wild: later epochs are not better ones."""
+    file, report = tmp_path / "model.pt", tmp_path / "run.json"
+    wild = ("--epochs", "6", "--lr", "0.3", "--decay", "1", "--seed", "1")
+    argv = ["train", "adaptive-depth", *SMALL["adaptive-depth"].split(), *wild, "--save", str(file)]
+    assert main([*argv, "--json", str(report)]) == 0
+    history = json.loads(report.read_text())["history"]
+    errors = [record["valid_metrics"]["absolute_error"] for record in history]
+    assert min(errors) < errors[-1]
+    assert read(file).reached["value"] == min(errors)
+    assert main(["evaluate", str(file)]) == 0
+    assert f"absolute_error {min(errors):.4f} over" in lines(capsys)[-1]
+
+
+def test_nothing_is_saved_before_the_first_epoch_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = FitResult("accuracy", nan, 0, None, False, 0, 0.0, None, nan, None, 0, ())
+
+    def interrupted(*args: object, **settings: object) -> FitResult:
+        raise FitInterrupted(nothing)
+
+    monkeypatch.setattr(command, "fit", interrupted)
+    argv = ["train", "list-reduction", *SMALL["list-reduction"].split(), "--save", str(tmp_path / "model.pt")]
+    assert main(argv) == 130
+    assert "was not written: no epoch was finished" in lines(capsys)[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
 # -- evaluate
 
 
@@ -178,8 +227,8 @@ def test_a_file_that_is_no_model(trained: Trained, tmp_path: Path, capsys: pytes
         (unknown, "a model of 'chess', which is not known here; there are mnist, "),
         (bent, "its weights are not those of the adaptive-depth model"),
     ):
-        for command in (["evaluate", str(file)], ["predict", str(file), "1 0 1"]):
-            assert main(command) == 1
+        for argv in (["evaluate", str(file)], ["predict", str(file), "1 0 1"]):
+            assert main(argv) == 1
             error = capsys.readouterr().err
             assert error.startswith(f"ampnet: {file}: ")
             assert said in error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ampnet import DataError
-from ampnet.experiments.brackets import parse
+from ampnet.experiments.brackets import parse, parted
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,8 @@ def test_a_digit_is_a_label_where_something_follows(text: str, words: list[str])
         ("(It is))", "column 8: ')' after the end of the tree"),
         ("(It is) (so)", "column 9: '(' after the end of the tree; give one tree at a time"),
         ("well (It is)", "column 1: 'well' before the first bracket"),
+        ("((It)\n (is so great))", "line 2, column 2: a node holds 3 parts"),
+        ("(It\n (is great)\n", "line 2, column 12: the tree ends too early: the bracket of line 1, column 1 is open"),
         (") (", "column 1: a bracket is closed that was never opened"),
     ],
 )
@@ -53,3 +55,9 @@ def test_a_fault_has_its_column(text: str, said: str) -> None:
     with pytest.raises(DataError) as found:
         parse(text)
     assert str(found.value).startswith(said)
+
+
+def test_trees_of_a_text() -> None:
+    text = "(It is)\n\n(3 (2 It)\n   (4 great))\nwords\n(It"
+    assert parted(text) == ["(It is)", "\n(3 (2 It)\n   (4 great))", "words", "(It"]
+    assert parted(" \n") == []

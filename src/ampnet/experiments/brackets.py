@@ -39,56 +39,70 @@ class Written:
 
 
 def parse(text: str) -> Written:
-    """The tree. What is wrong with it is a `DataError` that names the column, from 1."""
-    pieces = [(found[0], found.start() + 1) for found in PIECE.finditer(text)]
+    """The tree. What is wrong with it is a `DataError` that names the place, from 1."""
+    pieces = [(found[0], _place(text, found.start())) for found in PIECE.finditer(text)]
     if not pieces:
         raise DataError("there is no tree in it; write one like ((It) ((is) (great)))")
     if "(" not in text:
         raise DataError(
             f"column 1: {text.strip()!r} has no brackets: the model needs the tree of a sentence, like (It (is great))"
         )
-    return _Reader(pieces, len(text) + 1).read()
+    return _Reader(pieces, _place(text, len(text.rstrip()))).read()
+
+
+def parted(text: str) -> list[str]:
+    """The trees in a text. A tree goes on until its brackets are closed, over several lines if need be."""
+    out, held = [], ""
+    for line in text.splitlines(keepends=True):
+        held += line
+        if held.strip() and held.count("(") <= held.count(")"):
+            out.append(held.rstrip())
+            held = ""
+    return [*out, held] if held.strip() else out
+
+
+def _place(text: str, at: int) -> str:
+    line, before = text.count("\n", 0, at), text.rfind("\n", 0, at)
+    return f"line {line + 1}, column {at - before}" if "\n" in text.strip() else f"column {at + 1}"
 
 
 class _Reader:
     """Goes through the pieces once. A node that is open is a list of what it holds so far: nodes, and its label."""
 
-    def __init__(self, pieces: Sequence[tuple[str, int]], end: int) -> None:
+    def __init__(self, pieces: Sequence[tuple[str, str]], end: str) -> None:
         self.pieces, self.end = pieces, end
         self.children: list[tuple[int, ...]] = []
         self.words: list[str] = []
         self.spans: list[tuple[int, int]] = []
 
     def read(self) -> Written:
-        opened: list[tuple[int, list[int]]] = []  # the column of each bracket, and the nodes in it
+        opened: list[tuple[str, list[int]]] = []  # the place of each bracket, and the nodes in it
         root: int | None = None
-        for i, (piece, column) in enumerate(self.pieces):
+        for i, (piece, place) in enumerate(self.pieces):
             if root is not None:
-                raise DataError(f"column {column}: {piece!r} after the end of the tree; give one tree at a time")
+                raise DataError(f"{place}: {piece!r} after the end of the tree; give one tree at a time")
             if piece == "(":
-                opened.append((column, []))
+                opened.append((place, []))
                 continue
             if piece != ")":
                 if not opened:
-                    raise DataError(f"column {column}: {piece!r} before the first bracket")
+                    raise DataError(f"{place}: {piece!r} before the first bracket")
                 if not self._is_label(i):
                     opened[-1][1].append(self._leaf(piece))
                 continue
             if not opened:
-                raise DataError(f"column {column}: a bracket is closed that was never opened")
+                raise DataError(f"{place}: a bracket is closed that was never opened")
             began, held = opened.pop()
             if len(held) not in (1, 2):
                 what = "nothing" if not held else f"{len(held)} parts"
-                raise DataError(f"column {began}: a node holds {what}; it must be one word or two parts")
+                raise DataError(f"{began}: a node holds {what}; it must be one word or two parts")
             node = held[0] if len(held) == 1 else self._branch(held)
             if opened:
                 opened[-1][1].append(node)
             else:
                 root = node
         if opened:
-            raise DataError(
-                f"column {self.end}: the tree ends too early: the bracket of column {opened[-1][0]} is open"
-            )
+            raise DataError(f"{self.end}: the tree ends too early: the bracket of {opened[-1][0]} is open")
         return self._written()
 
     def _is_label(self, i: int) -> bool:

@@ -22,7 +22,7 @@ import torch
 from ampnet.data import Dataset, load, sst
 from ampnet.data.word_vectors import WordVectors
 from ampnet.errors import DataError
-from ampnet.experiments.brackets import Written, parse
+from ampnet.experiments.brackets import Written, parse, parted
 from ampnet.experiments.settings import Optimizer, Training
 from ampnet.experiments.workload import Answer, Asking, Facts, Question, Result, Workload, best, limited
 from ampnet.lang import Compiled, Model, Tree
@@ -117,6 +117,10 @@ class Sentiment(Workload[Settings]):
     def ask(self, inputs: Sequence[str], settings: Settings, facts: Facts, asking: Asking) -> list[Question]:
         numbers = {word: i for i, word in enumerate(facts["vocabulary"])}
         return [_question(text, numbers) for text in inputs]
+
+    def parted(self, text: str) -> list[str]:
+        """A tree may have several lines."""
+        return parted(text)
 
 
 def _question(text: str, numbers: Mapping[str, int]) -> Question:
