@@ -36,6 +36,8 @@ from bench.machine import describe
 
 Made = tuple[Runtime, list[Instance]]
 ADAM = partial(torch.optim.Adam, lr=1e-4, fused=True)
+ACROSS = 3
+"""Charts side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,18 +190,27 @@ def paint(curves: Sequence[Curve], path: Path) -> None:
 
     from bench.picture import COLOURS, FAINT, INK, save
 
-    figure = Figure(figsize=(3.1 * len(curves), 3.2), layout="constrained")
-    for axes, curve in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves, strict=True):
+    figure = Figure(figsize=(10, 3.1 * -(-len(curves) // ACROSS)), layout="constrained")
+    every = figure.subplots(-(-len(curves) // ACROSS), ACROSS, squeeze=False).flat
+    for axes, curve in itertools.zip_longest(every, curves):
+        if curve is None:
+            axes.set_axis_off()
+            continue
         times = 1e3 * np.array(curve.seconds)
-        axes.loglog(curve.sizes, times, "o-", color=COLOURS["ours"], markersize=4, linewidth=1.4)
         if len(curve.sizes) > 1:
             middle = np.exp(np.log(times).mean() - curve.slope * np.log(curve.sizes).mean())
             axes.loglog(curve.sizes, middle * np.power(curve.sizes, curve.slope), "--", color=FAINT, linewidth=0.9)
+        axes.loglog(curve.sizes, times, "o-", color=COLOURS["ours"], markersize=4, linewidth=1.4)
+        for size, t in zip(curve.sizes, times, strict=True):
+            axes.annotate(f"{t:.3g}", (size, t), (0, 6), textcoords="offset points", ha="center", fontsize=7, color=INK)
         axes.set_title(f"{curve.name}\n", fontsize=10, loc="left", color=INK)
-        axes.text(0, 1.02, f"slope {curve.slope:.2f} ({curve.wanted})", transform=axes.transAxes, fontsize=8, color=INK)
+        slopes = f"slope {curve.slope:.2f}, at the end {curve.last:.2f} ({curve.wanted})"
+        axes.text(0, 1.03, slopes, transform=axes.transAxes, fontsize=8, color=INK)
         axes.set_xlabel(curve.on, fontsize=7.5, color=FAINT)
         axes.set_xticks(curve.sizes, [str(size) for size in curve.sizes])
+        axes.set_xlim(min(curve.sizes) / 1.3, max(curve.sizes) * 1.3)
         axes.set_ylim(min(times) / 2, max(times) * 2)
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.tick_params(labelsize=7.5, colors=FAINT)
         for side in ("top", "right"):

@@ -44,13 +44,14 @@ BABI15 = Workload(
     model=lambda data: Babi15(HIDDEN, STEPS, KINDS),
     flops=flops,
     optimizer=partial(torch.optim.Adam, lr=0.01, fused=True),
-    ours={"ours": Ours(in_flight=20, every=20, settings={"enough_rows": None})},
+    ours={"ours": Ours(in_flight=60, every=20, settings={"enough_rows": None})},
     peers={
         "torch sparse": peers.BabiSparse,
         "torch compile": compiled(peers.BabiSparse, dynamic=False),
         "pyg": BabiGeometric,
     },
     base="torch sparse 1 thread",
+    each=20,
     target=Target("accuracy", 0.99),
     rival="torch sparse",
     external="babi15_ggsnn.py",
@@ -62,4 +63,5 @@ BABI15_100 = replace(
     about=BABI15.about.replace("of 20", "of 100"),
     batch=100,
     ours={"ours": Ours(in_flight=100, every=100, settings={"enough_rows": None})},
+    each=100,
 )

@@ -95,6 +95,7 @@ SENTIMENT = Workload(
     ours={"ours": Ours(in_flight=50, every=25, settings={"enough_rows": None})},
     peers={"torch level": peers.Level, "torch recursive": peers.Recursive},
     base="torch level 1 thread",
+    each=25,
     target=Target("accuracy", 0.75),
     rival="torch level",
     external="sst_treelstm.py",
