@@ -32,7 +32,7 @@ from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Output, Outputs, Report, backward_to
 from ampnet.nodes.reduce import segment_logsumexp, segment_max, segment_sum
-from ampnet.state import Ints
+from ampnet.state import Ints, States
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(prediction rows, label rows) -> the loss of each row, differentiable."""
@@ -140,6 +140,29 @@ class Loss(Node):
         if len(good):
             out.append(backward_to(0, answers.take(good)))
         return out
+
+    def judge_all(
+        self, prediction: Tensor, label: Tensor, offsets: Ints | None, label_offsets: Ints | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], int]:
+        """Training messages that nobody asks for one by one: the sum of losses and of metrics, each times its rows,
+        the gradient, and the number of rows."""
+        n = len(prediction) if offsets is None else len(offsets) - 1
+        batch = Messages.trusted(prediction, States.trusted((), np.zeros((0, n), dtype=np.int64)), offsets, True)
+        g: Tensor | None
+        if self.selects:
+            losses, g, metrics = self._selection(prediction, label, label_offsets, batch)
+            count = n
+        else:
+            losses, g = self._rows(prediction, label, batch)
+            metrics = {name: m(prediction, label) for name, m in self.metrics.items()}
+            count = len(prediction)
+            if g is not None and offsets is not None:
+                g = _per_row(g, batch.row_counts())
+        loss = losses.sum()
+        assert g is not None
+        if self.weight != 1:
+            loss, g = loss * self.weight, g * self.weight
+        return loss, g, {name: values.sum().view(1) for name, values in metrics.items()}, count
 
     def _rows(self, prediction: Tensor, label: Tensor, batch: Messages) -> tuple[Tensor, Tensor | None]:
         """Loss and gradient of every row."""

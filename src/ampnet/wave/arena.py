@@ -38,17 +38,19 @@ class Pool:
 class Arena:
     """The rows of one wave. See the head of this file."""
 
-    __slots__ = ("data", "grad", "inverse", "moved", "number", "pool", "pumped", "rows")
+    __slots__ = ("blank", "data", "grad", "inverse", "moved", "number", "pool", "pumped", "rows")
 
     def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool) -> None:
         self.number, self.rows, self.pumped, self.moved, self.pool = number, rows, pumped, moved, pool
         self.data: Tensor | None = None
         self.grad: Tensor | None = None
         self.inverse: Tensor | None = None
-        """``pumped``: so many of the first rows are data. ``moved``: whether anybody wants gradients."""
+        self.blank = 0
+        """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows are data. ``moved``: whether anybody wants gradients."""
 
     def clear(self) -> None:
         self.data = self.grad = self.inverse = None
+        self.blank = 0
 
     def open(self, row: Sequence[int], like: Tensor) -> Tensor:
         """The tensor of all rows, each of this shape."""
@@ -103,6 +105,11 @@ class Read:
         data, places = self.arena.data, self.places()
         assert data is not None
         return data[self.start : self.stop] if places is None else data.index_select(0, places)
+
+    @property
+    def blank(self) -> bool:
+        """Whether the rows are known to be zero."""
+        return self.index is None and self.stop <= self.arena.blank
 
     @property
     def moved(self) -> bool:

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampnet.message import Messages, offsets_of
+from ampnet.message import Messages, offsets_of, ranges
 from ampnet.state import Column, Ints, States
 from ampnet.wave.arena import Arena, Pool, Read
 from ampnet.wave.score import Score
-from ampnet.wave.sites import Site, Sites
+from ampnet.wave.sites import Site, Sites, Unplayable
 
 
 @dataclass(slots=True, eq=False)
@@ -64,80 +64,117 @@ class Whole:
     start: int
     stop: int
     reads: list[Read]
-    links: list[int]
-    """Of each slot: how many links there are before those of this site."""
 
 
 class Layout:
     """What is to be computed for some instances. See the head of this file."""
 
     def __init__(self, sites: Sites, moved: Sequence[bool], scores: Sequence[Score], pool: Pool) -> None:
-        rows, links, rounds = _together(scores)
         self.sites, self._scores = sites, scores
         self.numbers: Sequence[int] = ()
         """Of the instances, in the order of their scores; set for each wave."""
         self.messages: Ints = sum((s.messages for s in scores), np.zeros(len(sites.sites), dtype=np.int64))
-        width = max((len(s.pairs) for s in sites.sites), default=1) or 1
-        block = np.array([s.block[0] for s in sites.sites]) * (rounds * width)
-        inner = np.array([s.block[1] for s in sites.sites])
-        key = block[rows[0]] + rows[1].astype(np.int64) * width + inner[rows[0]]
-        keys = sites.blocks * rounds * width
-        place, sizes, starts = _rank(key, keys)
-        arena_of = np.array([s.arena for s in sites.sites])
-        ends = starts + sizes
-        begin, end, pumped = self._arenas(starts, ends, rounds * width)
+        self._rounds, self._width = max(s.rounds for s in scores), sites.width
+        each = self._rounds * self._width
+        blocks, bases = _together([s.blocks for s in scores]).astype(np.int64), _bases([s.rows for s in scores])
+        site, counts = blocks[0], blocks[2]
+        order = _sorted(
+            sites.block_of[site] * each + blocks[1] * self._width + sites.inner_of[site], sites.blocks * each
+        )
+        at = np.empty(len(counts), dtype=np.int64)
+        sorted_counts = counts[order]
+        at[order] = np.cumsum(sorted_counts) - sorted_counts
+        keys = sites.block_of[site] * each + blocks[1] * self._width + sites.inner_of[site]
+        sizes = np.bincount(keys, weights=counts, minlength=sites.blocks * each).astype(np.int64)
+        starts = np.cumsum(sizes) - sizes
+        begin, end, pumped = self._arenas(starts, starts + sizes, each)
         self.arenas = [
             Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool) for i in range(sites.arenas)
         ]
-        place -= begin[arena_of[rows[0]]]
-        self._rounds, self._width = rounds, width
-        self._links(links, place, inner[rows[0]])
+        at -= begin[sites.arena_of[site]]
+        number = np.cumsum(counts) - counts
+        self._place = np.repeat(at - number, counts)
+        self._place += np.arange(len(self._place))
+        self._find_runs(_together([s.runs for s in scores]), bases, [s.runs.shape[1] for s in scores])
+        self._find_links(scores, bases)
         self.wholes: dict[int, Whole] = {}
         self.operations: list[Operation] = []
-        at = starts - begin[self._block_arena].repeat(rounds * width)
-        self._pair_sizes, self._pair_at = sizes, at
-        self._operations(sizes, at)
+        self._sizes, self._at = sizes, starts - begin[sites.block_arena].repeat(each)
+        self._make_operations()
 
     def _arenas(self, starts: Ints, ends: Ints, each: int) -> tuple[Ints, Ints, Ints]:
         """Of every arena: where it begins, ends, and where its pumped rows end."""
-        self._block_arena = np.zeros(self.sites.blocks, dtype=np.int64)
-        begin = np.full(self.sites.arenas, np.iinfo(np.int64).max)
-        end, pumped = np.zeros(self.sites.arenas, dtype=np.int64), np.zeros(self.sites.arenas, dtype=np.int64)
-        for site in self.sites.sites:
-            if site.kind in ("view", "absorbed"):
-                continue
-            block = site.block[0]
-            self._block_arena[block] = site.arena
-            first, last = int(starts[block * each]), int(ends[block * each + each - 1])
-            begin[site.arena], end[site.arena] = min(begin[site.arena], first), max(end[site.arena], last)
-            if site.kind == "input":
-                pumped[site.arena] = max(pumped[site.arena], last)
-        return np.minimum(begin, end), end, np.maximum(pumped, np.minimum(begin, end))
+        first, last = starts[::each], ends[each - 1 :: each]
+        sites = self.sites
+        begin, end = first[sites.first_block], last[sites.last_block]
+        pumped = np.where(sites.pumped_block >= 0, last[sites.pumped_block], begin)
+        return begin, end, pumped
 
-    def _links(self, links: Column, place: Ints, inner: Ints) -> None:
-        """Links in the order of the rows that they are for."""
-        rounds, width = self._rounds, self._width
-        key = (links[0].astype(np.int64) * rounds + links[1]) * width + inner[links[3]]
-        order, sizes, starts = _sorted(key, len(self.sites.slots) * rounds * width)
-        self._link_sizes, self._link_starts = sizes.reshape(-1, width).sum(1), starts[::width]
-        self._from = place[links[2]][order]
-        self._to = place[links[3]][order]
-        self._breaks = np.concatenate(([0], np.cumsum(self._from[1:] - self._from[:-1] != 1)))
+    def _find_runs(self, runs: Column, bases: Ints, counts: Sequence[int]) -> None:
+        """Neighbours that are read, in the order of slots and rounds."""
+        keys = len(self.sites.slots) * self._rounds
+        order = _sorted(runs[0].astype(np.int64) * self._rounds + runs[1], keys)
+        key = (runs[0].astype(np.int64) * self._rounds + runs[1])[order]
+        first = self._place[(runs[2] + np.repeat(bases, counts))[order]]
+        length = runs[3][order].astype(np.int64)
+        self._run_first, self._run_length = first, length
+        self._run_cuts = np.searchsorted(key, np.arange(keys + 1))
+        self._run_rows = np.concatenate(([0], np.cumsum(length)))
+        self._run_breaks = np.concatenate(([0], np.cumsum(first[1:] != first[:-1] + length[:-1])))
+
+    def _find_links(self, scores: Sequence[Score], bases: Ints) -> None:
+        """Links in the order of slots, rounds and kinds."""
+        links = _together([s.links for s in scores]).astype(np.int64)
+        ends = _together([s.ends for s in scores])
+        counts = links[3]
+        keys = len(self.sites.slots) * self._rounds * self._width
+        order = _sorted((links[0] * self._rounds + links[1]) * self._width + links[2], keys)
+        starts = np.cumsum(counts) - counts
+        where = ranges(starts[order], counts[order])
+        shift = np.repeat(bases, [s.ends.shape[1] for s in scores])
+        both = self._place[(ends + shift)[:, where]]
+        self._from, self._to = both[0], both[1]
         self._index = torch.from_numpy(self._from)
+        sizes = np.bincount(
+            links[0] * self._rounds + links[1], weights=counts, minlength=len(self.sites.slots) * self._rounds
+        )
+        self._link_cuts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
-    def _read(self, arena: int, start: int, size: int) -> Read:
-        """The rows of some links that follow one another."""
-        if not size:
-            return Read(self.arenas[arena], 0, 0, None)
-        first = int(self._from[start])
-        if self._breaks[start + size - 1] == self._breaks[start]:
-            return Read(self.arenas[arena], first, first + size, None)
-        return Read(self.arenas[arena], first, first + size, self._index[start : start + size])
+    def _read(self, arena: int, slot: int, first: int, last: int) -> Read:
+        """What a slot reads from one round to another."""
+        low, high = slot * self._rounds + first, slot * self._rounds + last + 1
+        a, b = int(self._run_cuts[low]), int(self._run_cuts[high])
+        c, d = int(self._link_cuts[low]), int(self._link_cuts[high])
+        if c == d:
+            if a == b:
+                return Read(self.arenas[arena], 0, 0, None)
+            start, rows = int(self._run_first[a]), int(self._run_rows[b] - self._run_rows[a])
+            if self._run_breaks[a] == self._run_breaks[b - 1]:
+                return Read(self.arenas[arena], start, start + rows, None)
+            index = torch.from_numpy(ranges(self._run_first[a:b], self._run_length[a:b]))
+            return Read(self.arenas[arena], start, start + rows, index)
+        if a == b:
+            start = int(self._from[c])
+            return Read(self.arenas[arena], start, start + d - c, self._index[c:d])
+        # Some instances read neighbours and others do not: in the order of rounds, and in each that of instances.
+        mixed = [self._mixed(slot, round_) for round_ in range(first, last + 1)]
+        index = torch.from_numpy(np.concatenate(mixed))
+        return Read(self.arenas[arena], int(index[0]), int(index[0]) + len(index), index)
+
+    def _mixed(self, slot: int, round_: int) -> Ints:
+        """What a slot reads in a round, by the rows that are made of it."""
+        out, base = [], 0
+        for score in self._scores:
+            out.append(_rows_read(score, slot, round_) + base)
+            base += score.rows
+        rows: Ints = self._place[np.concatenate(out)]
+        return rows
 
     def _slot(self, slot: int, round_: int) -> tuple[int, int]:
         """Where the links of a slot are in a round, and how many."""
         at = slot * self._rounds + round_
-        return int(self._link_starts[at]), int(self._link_sizes[at])
+        start = int(self._link_cuts[at])
+        return start, int(self._link_cuts[at + 1]) - start
 
     def _bag(self, arena: int, slot: int, round_: int, begin: int, count: int) -> Bag:
         start, size = self._slot(slot, round_)
@@ -146,8 +183,8 @@ class Layout:
         np.cumsum(counts, out=offsets[1:])
         return Bag(self.arenas[arena], self._index[start : start + size], torch.from_numpy(offsets))
 
-    def _operations(self, sizes: Ints, at: Ints) -> None:
-        rounds, width = self._rounds, self._width
+    def _make_operations(self) -> None:
+        rounds, width, sizes, at = self._rounds, self._width, self._sizes, self._at
         found: list[tuple[tuple[int, int, int], Site, int, int, int]] = []
         for site in self.sites.sites:
             if site.kind in ("view", "absorbed", "pairs"):
@@ -178,6 +215,15 @@ class Layout:
         offsets = None if (counts == 1).all() else offsets_of(counts)
         return Messages.trusted(payload, States.trusted(given[0][1], columns), offsets, train)
 
+    def offsets_of(self, op: Operation) -> Ints | None:
+        """The row offsets of the messages that an operation is about; None: one row each."""
+        which = (op.site.number, op.round)
+        given = [s.states[which][2] for s in self._scores if which in s.states]
+        if all(len(rows) == op.stop - op.start for rows in given) and len(given) == 1:
+            return None
+        counts = np.concatenate(given)
+        return None if len(counts) == op.stop - op.start else offsets_of(counts)
+
     def labels_of(self, op: Operation) -> Ints | None:
         """The offsets of labels, where they have other rows than predictions; None: one row each."""
         which = (op.site.number, op.round)
@@ -185,30 +231,26 @@ class Layout:
         return offsets_of(np.concatenate(given)) if given else None
 
     def _whole(self, site: Site, start: int, stop: int) -> None:
-        reads, links = [], []
-        for i, part in enumerate(site.parts):
-            first, _ = self._slot(site.slot + i, 0)
-            last, size = self._slot(site.slot + i, self._rounds - 1)
-            reads.append(self._read(part.arena, first, last + size - first))
-            links.append(first)
-        self.wholes[site.number] = Whole(site, start, stop, reads, links)
+        last = self._rounds - 1
+        reads = [] if site.kind == "mixture" else [
+            self._read(part.arena, site.slot + i, 0, last) for i, part in enumerate(site.parts)
+        ]
+        self.wholes[site.number] = Whole(site, start, stop, reads)
 
     def _operation(self, site: Site, round_: int, start: int, stop: int, first: bool) -> Operation:
         if site.kind in ("bag", "segments"):
             bag = self._bag(site.parts[0].arena, site.slot, round_, start, stop - start)
-            links, size = self._slot(site.slot, round_)
-            return Operation(
-                site, start, stop, first, [self._read(site.parts[0].arena, links, size)], [bag], []
-            )
+            read = self._read(site.parts[0].arena, site.slot, round_, round_)
+            return Operation(site, start, stop, first, [read], [bag], [])
         if site.kind == "mixture":
             return self._mixture(site, round_, start, stop, first)
-        reads = [self._read(part.arena, *self._slot(site.slot + i, round_)) for i, part in enumerate(site.parts)]
+        reads = [self._read(part.arena, site.slot + i, round_, round_) for i, part in enumerate(site.parts)]
         return Operation(site, start, stop, first, reads, [], [])
 
     def _mixture(self, site: Site, round_: int, start: int, stop: int, first: bool) -> Operation:
         base = site.pairs[0].block[0] * self._rounds * self._width + round_ * self._width
         kinds = len(site.pairs)
-        sizes, at = self._pair_sizes[base : base + kinds], self._pair_at[base : base + kinds]
+        sizes, at = self._sizes[base : base + kinds], self._at[base : base + kinds]
         cuts = [*at.tolist(), int(at[-1] + sizes[-1])]
         read, pairs = site.parts[0].arena, site.parts[1].arena
         back, size = self._slot(site.slot + 2, round_)
@@ -231,28 +273,32 @@ class Layout:
         return Operation(site, start, stop, first, [], bags, cuts, (low, high))
 
 
-def _together(scores: Sequence[Score]) -> tuple[Column, Column, int]:
-    """Rows and links of all scores, numbered as one."""
-    rounds = max(s.rounds for s in scores)
-    if len(scores) == 1:
-        return scores[0].rows, scores[0].links, rounds
-    rows = np.concatenate([s.rows for s in scores], axis=1)
-    links = np.concatenate([s.links for s in scores], axis=1)
-    counts = np.array([s.rows.shape[1] for s in scores])
-    links[2:] += np.repeat(np.cumsum(counts) - counts, [s.links.shape[1] for s in scores]).astype(links.dtype)
-    return rows, links, rounds
+def _rows_read(score: Score, slot: int, round_: int) -> Ints:
+    """The rows that a slot of one instance reads in a round, in the order of those that are made of them."""
+    runs, links = score.runs, score.links
+    straight = runs[:, (runs[0] == slot) & (runs[1] == round_)]
+    mine = np.flatnonzero((links[0] == slot) & (links[1] == round_))
+    starts = np.cumsum(links[3]) - links[3]
+    where = ranges(starts[mine].astype(np.int64), links[3, mine].astype(np.int64))
+    # A site makes its rows of a round in one go, but for joins: then there are both, and their order is not known.
+    if straight.shape[1] and len(where):
+        raise Unplayable("a site makes rows of one round in several ways")
+    rows: Ints = ranges(straight[2].astype(np.int64), straight[3].astype(np.int64)) if straight.shape[1] else score.ends[
+        0, where
+    ].astype(np.int64)
+    return rows
 
 
-def _sorted(key: Ints, keys: int) -> tuple[Ints, Ints, Ints]:
-    """The order of the keys; of each, how many there are and where they begin."""
-    narrow = key.astype(np.int16) if keys < 2**15 else key  # sixteen bits are sorted by counting
-    sizes = np.bincount(key, minlength=keys)
-    return np.argsort(narrow, kind="stable"), sizes, np.cumsum(sizes) - sizes
+def _together(parts: Sequence[Column]) -> Column:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-def _rank(key: Ints, keys: int) -> tuple[Ints, Ints, Ints]:
-    """The place of each key among all; of each key, how many there are and where they begin."""
-    order, sizes, starts = _sorted(key, keys)
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return place, sizes, starts
+def _bases(counts: Sequence[int]) -> Ints:
+    """Where the rows of each instance begin, if all are numbered as one."""
+    sizes = np.array(counts)
+    return np.cumsum(sizes) - sizes
+
+
+def _sorted(key: Ints, keys: int) -> Ints:
+    """The order of keys below a number; equal ones stay in theirs."""
+    return np.argsort(key.astype(np.int16) if keys < 2**15 else key, kind="stable")  # narrow ones are counted, not compared

@@ -1,7 +1,9 @@
 """Score: what was noted of one instance, as columns of numbers, so that many can be put together without a loop.
 
-    rows     (site, round)               every row that is made, in order
-    links    (slot, round, from, to)     every row that is read: by which slot, which one, and for which row
+    blocks   (site, round, rows)                    the rows that are made, in order; they are numbered one by one
+    runs     (slot, round, first row, rows)         neighbours that a slot reads, in the order of what is made of them
+    links    (slot, round, kind, links)             where they are not neighbours, or are added up: which row is read,
+             each (row read, row made)              and for which
 
 Rows are numbered within the instance. A score depends on the states and the structure of the instance, not on its
 payloads: the same sentence, molecule or length of a sequence always has the same score, so scores are kept and used
@@ -18,21 +20,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampnet.message import row_counts
+from ampnet.message import ranges, row_counts
 from ampnet.nodes.transform import Parameterised
 from ampnet.state import Column, Ints
 from ampnet.wave.rehearse import Rehearsal, Step
 from ampnet.wave.sites import Site, Sites, Unplayable
 
 
+_LONG = 4
+"""Neighbours are told by their first one if so many of them are together, on the average."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Score:
     """One instance, or several together. See the head of this file."""
 
-    rows: Column
-    """``[2, rows]``: site and round."""
+    blocks: Column
+    """``[3, blocks]``: site, round, rows."""
+    runs: Column
+    """``[4, runs]``: slot, round, first row that is read, rows."""
     links: Column
-    """``[4, links]``: slot, round, row that is read, row that is made."""
+    """``[4, ...]``: slot, round, kind (of pairs; else 0), links."""
+    ends: Column
+    """``[2, links]``: row that is read, row that is made."""
     states: dict[tuple[int, int], tuple[tuple[str, ...], Ints, Ints]]
     """Of sites that look at their messages' states, by site and round: the fields, the columns, and the rows of each
     message."""
@@ -44,7 +54,13 @@ class Score:
 
     @property
     def nbytes(self) -> int:
-        return self.rows.nbytes + self.links.nbytes + sum(c.nbytes + n.nbytes for _, c, n in self.states.values())
+        columns = (self.blocks, self.runs, self.links, self.ends, self.messages)
+        return sum(c.nbytes for c in columns) + sum(c.nbytes + n.nbytes for _, c, n in self.states.values())
+
+    @property
+    def rows(self) -> int:
+        """How many rows are made."""
+        return int(self.blocks[2].sum())
 
 
 class _Columns:
@@ -158,41 +174,72 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
         raise Unplayable(f"a loop of {rounds} rounds is too long to be played as one")
     solid = np.flatnonzero(owner >= 0)
     order = solid[np.argsort(owner[solid], kind="stable")]
-    sizes = np.bincount(owner[order], minlength=len(instances))
-    starts = np.cumsum(sizes) - sizes
-    local = np.zeros(columns.made, dtype=np.int32)
-    local[order] = np.arange(len(order)) - np.repeat(starts, sizes)
-    rows = np.stack([site_of[order], round_of[order]])
-    links = np.concatenate(
-        [
-            np.stack([np.full(len(r), s, dtype=np.int32), np.full(len(r), t, dtype=np.int32), local[r], local[m]])
-            for s, t, r, m in columns.links
-        ],
-        axis=1,
-    )
-    link_owner = owner[np.concatenate([m for _, _, _, m in columns.links])]
-    if (link_owner != owner[np.concatenate([r for _, _, r, _ in columns.links])]).any():
-        raise Unplayable("a row is made of rows of several instances")
-    by_owner = np.argsort(link_owner, kind="stable")
-    links = links[:, by_owner]
-    link_sizes = np.bincount(link_owner, minlength=len(instances))
-    out = []
-    row_at = link_at = 0
+    owners = owner[order]
+    sizes = np.bincount(owners, minlength=len(instances))
+    local = np.zeros(columns.made, dtype=np.int64)
+    local[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    blocks, block_cuts = _runs_of(owners, [site_of[order], round_of[order]], len(instances))
+    links = _linked(sites, columns, owner, local, site_of, round_of, len(instances))
     states, labels, messages = _messages(sites, rehearsal, place)
-    for i in range(len(instances)):
-        row_end, link_end = row_at + int(sizes[i]), link_at + int(link_sizes[i])
-        out.append(
-            Score(
-                rows[:, row_at:row_end].copy(),
-                links[:, link_at:link_end].copy(),
-                states[i],
-                labels[i],
-                messages[i],
-                rounds,
-            )
+    return [
+        Score(
+            blocks[:, block_cuts[i] : block_cuts[i + 1]].copy(), *links[i], states[i], labels[i], messages[i], rounds
         )
-        row_at, link_at = row_end, link_end
+        for i in range(len(instances))
+    ]
+
+
+def _linked(
+    sites: Sites, columns: _Columns, owner: Ints, local: Ints, site_of: Column, round_of: Column, count: int
+) -> list[tuple[Column, Column, Column]]:
+    """Of each instance: runs, links and their ends."""
+    read, made = np.concatenate([r for _, _, r, _ in columns.links]), np.concatenate([m for *_, m in columns.links])
+    sizes = [len(r) for _, _, r, _ in columns.links]
+    slot = np.repeat([s for s, *_ in columns.links], sizes)
+    round_ = np.repeat([t for _, t, _, _ in columns.links], sizes)
+    owners = owner[made]
+    if (owners != owner[read]).any():
+        raise Unplayable("a row is made of rows of several instances")
+    kind = np.array([s.block[1] for s in sites.sites])[site_of[made]]
+    order = np.argsort(owners, kind="stable")
+    owners, slot, round_, kind = owners[order], slot[order], round_[order], kind[order]
+    read, made = read[order], made[order]
+    blocks, cuts = _runs_of(owners, [slot, round_, kind], count)
+    starts = np.cumsum(blocks[3]) - blocks[3]
+    # Rows follow one another in a wave where they do here and are of one site and round.
+    source = site_of[read].astype(np.int64) * 2**16 + round_of[read]
+    read, made = local[read], local[made]
+    breaks = np.concatenate(([0], np.cumsum((np.diff(read) != 1) | (np.diff(made) != 1) | (np.diff(source) != 0))))
+    pieces = breaks[starts + blocks[3] - 1] - breaks[starts] + 1
+    added = np.array([s.kind in ("bag", "segments", "mixture") for s in sites.slots])[blocks[0]]
+    run = (_LONG * pieces <= blocks[3]) & ~added
+    first = np.concatenate(([0], np.flatnonzero(np.diff(breaks)) + 1))
+    first = np.union1d(first, starts)
+    length = np.diff(np.concatenate((first, [len(read)])))
+    of = np.searchsorted(starts, first, side="right") - 1
+    straight = run[of]
+    first, length, of = first[straight], length[straight], of[straight]
+    runs = np.stack([blocks[0, of], blocks[1, of], read[first], length]).astype(np.int32)
+    run_cuts = np.searchsorted(of, cuts)
+    ends = np.stack([read, made]).astype(np.int32)
+    out = []
+    for i in range(count):
+        mine = slice(cuts[i], cuts[i + 1])
+        kept = ~run[mine]
+        where = ranges(starts[mine][kept], blocks[3, mine][kept].astype(np.int64))
+        out.append((runs[:, run_cuts[i] : run_cuts[i + 1]].copy(), blocks[:, mine][:, kept], ends[:, where]))
     return out
+
+
+def _runs_of(owners: Ints, keys: Sequence[Column], count: int) -> tuple[Column, list[int]]:
+    """Neighbours of one owner and equal keys: ``[keys..., size]``, and where those of each owner begin."""
+    differs = owners[1:] != owners[:-1]
+    for key in keys:
+        differs |= key[1:] != key[:-1]
+    starts = np.concatenate(([0], np.flatnonzero(differs) + 1)) if len(owners) else np.zeros(0, dtype=np.int64)
+    sizes = np.diff(np.concatenate((starts, [len(owners)])))
+    cuts = np.searchsorted(owners[starts], np.arange(count + 1)).tolist()
+    return np.stack([*(key[starts] for key in keys), sizes]).astype(np.int32), cuts
 
 
 _States = dict[tuple[int, int], tuple[tuple[str, ...], Ints, Ints]]

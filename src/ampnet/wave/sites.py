@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ampnet.errors import AmpnetError
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.nodes.bank import LinearBank
@@ -318,6 +320,25 @@ class Sites:
                 self.blocks += 1
             site.slot = len(self.slots)
             self.slots += [site] * (3 if site.kind == "mixture" else len(site.parts))
+        self._make_columns()
+
+    def _make_columns(self) -> None:
+        """The same as arrays."""
+        sites = self.sites
+        self.width = max((len(s.pairs) for s in sites), default=1) or 1
+        """Places in a block, at most."""
+        self.block_of, self.inner_of = np.array([s.block[0] for s in sites]), np.array([s.block[1] for s in sites])
+        self.arena_of = np.array([s.arena for s in sites])
+        solid = [s for s in sites if s.kind not in ("view", "absorbed")]
+        self.block_arena = np.zeros(self.blocks, dtype=np.int64)
+        for site in solid:
+            self.block_arena[site.block[0]] = site.arena
+        arenas = range(self.arenas)
+        of = [[s.block[0] for s in solid if s.arena == a] for a in arenas]
+        pumped = [[s.block[0] for s in solid if s.arena == a and s.kind == "input"] for a in arenas]
+        self.first_block, self.last_block = np.array([min(b) for b in of]), np.array([max(b) for b in of])
+        self.pumped_block = np.array([max(b, default=-1) for b in pumped])
+        """Of each arena: its first and last block, and the last that is pumped (-1: none)."""
 
     def _parts(self, site: Site) -> list[Part]:
         if site.kind == "mixture":

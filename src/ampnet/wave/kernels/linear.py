@@ -87,6 +87,8 @@ class LinearKernel(Kernel):
         y = self._y[op.start : op.stop]
         begun = self._looked_up is not None
         for i, columns, weight in self._dense:
+            if begun and self._x[i] is None and op.reads[i].blank:
+                continue
             x = self._rows(i, columns, op)
             if begun:
                 y.addmm_(x, weight.t())

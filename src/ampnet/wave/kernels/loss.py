@@ -1,9 +1,16 @@
-"""Loss: judges all predictions of a wave at once, and begins the backward."""
+"""Loss: judges all predictions of a wave at once, and begins the backward.
+
+In training nobody asks for the loss of one message, so a wave reports sums: one state (that of its last instance), the
+mean loss over all rows, and how many there were. In inference every message is reported on.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from ampnet.message import Messages
@@ -39,21 +46,28 @@ class LossKernel(Kernel):
         node = self.site.node
         assert isinstance(node, Loss)
         payloads = [read.rows() for read in op.reads]
-        batch = self.layout.messages_of(op, payloads[1], self.train)
+        if self.train:
+            self._learn(node, op, *payloads)
+            return
+        batch = self.layout.messages_of(op, payloads[1], False)
         labels = self.layout.labels_of(op) if node.selects else batch.offsets
-        outputs = node.judge(_Met(payloads, batch, labels))  # type: ignore[arg-type]
-        report = outputs[0]
+        (report,) = node.judge(_Met(payloads, batch, labels))  # type: ignore[arg-type]
         assert isinstance(report, Report)
         self.reports.append(report)
-        if not self.train:
-            return
-        if len(report.skipped):
+
+    def _learn(self, node: Loss, op: Operation, prediction: Tensor, label: Tensor) -> None:
+        loss, g, metrics, count = node.judge_all(
+            prediction, label, self.layout.offsets_of(op), self.layout.labels_of(op) if node.selects else None
+        )
+        if not math.isfinite(float(loss)):
             raise Unplayable("a loss is not finite: such instances are left out one by one")
-        answer = outputs[1]
-        assert not isinstance(answer, Report)
-        op.kept = (answer[2].payload,)
+        op.kept = (g,)
+        state = States.trusted(("instance",), np.array([[self.layout.numbers[-1]]]))
+        self.reports.append(
+            Report(node.label, state, True, loss.view(1) / count, metrics, np.array([count], dtype=np.int64))
+        )
 
     def backward(self, op: Operation) -> None:
         (g,) = op.kept
-        assert g is not None
+        assert isinstance(g, torch.Tensor)
         op.reads[0].add(g)

@@ -138,6 +138,9 @@ class Pumped(Kernel):
 
     def forward(self, op: Operation) -> None:
         self.out.put(op.start, op.stop, self.payload)
+        # The state before the first step is often zero, and then so is every product with it.
+        if not self.payload.is_cuda and self.payload.is_floating_point() and op.stop < self.out.rows:
+            self.out.blank = op.stop if op.start == 0 and not self.payload.any() else 0
 
     def backward(self, op: Operation) -> None:
         pass
