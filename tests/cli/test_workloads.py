@@ -290,10 +290,10 @@ def test_a_tree_node_by_node(trained: Trained, tmp_path: Path, capsys: pytest.Ca
     *nodes, unknown = lines(capsys)
     assert [line.split("  ")[-1] for line in nodes] == [
         "It 's Frobnicates",
-        "'s Frobnicates",
-        "Frobnicates",
-        "'s",
         "It",
+        "'s Frobnicates",
+        "'s",
+        "Frobnicates",
     ]
     assert unknown == "not known to the model: Frobnicates"
     (answer,) = json.loads(answers.read_text())["answers"]

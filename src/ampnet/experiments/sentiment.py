@@ -143,7 +143,7 @@ def _answer(written: Written, unknown: Sequence[str], results: Sequence[Result])
     root = len(written.parents) - 1
     lines = []
     nodes = []
-    for node in reversed(range(root + 1)):
+    for node in sorted(at, key=lambda node: (written.spans[node][0], -written.spans[node][1])):
         number, probabilities = at[node]
         shares = " ".join(f"{p:.2f}" for p in probabilities)
         lines.append(f"{CLASSES[number]:{width}}  {shares}  {'  ' * written.depths[node]}{written.phrase(node)}")
