@@ -22,7 +22,7 @@ from ampnet.message import Messages, offsets_of, ranges
 from ampnet.state import Column, Ints, States
 from ampnet.wave.arena import Arena, Pool, Read
 from ampnet.wave.score import Score
-from ampnet.wave.sites import Site, Sites, Unplayable
+from ampnet.wave.sites import Site, Sites
 
 
 @dataclass(slots=True, eq=False)
@@ -153,22 +153,8 @@ class Layout:
                 return Read(self.arenas[arena], start, start + rows, None)
             index = torch.from_numpy(ranges(self._run_first[a:b], self._run_length[a:b]))
             return Read(self.arenas[arena], start, start + rows, index)
-        if a == b:
-            start = int(self._from[c])
-            return Read(self.arenas[arena], start, start + d - c, self._index[c:d])
-        # Some instances read neighbours and others do not: in the order of rounds, and in each that of instances.
-        mixed = [self._mixed(slot, round_) for round_ in range(first, last + 1)]
-        index = torch.from_numpy(np.concatenate(mixed))
-        return Read(self.arenas[arena], int(index[0]), int(index[0]) + len(index), index)
-
-    def _mixed(self, slot: int, round_: int) -> Ints:
-        """What a slot reads in a round, by the rows that are made of it."""
-        out, base = [], 0
-        for score in self._scores:
-            out.append(_rows_read(score, slot, round_) + base)
-            base += score.rows
-        rows: Ints = self._place[np.concatenate(out)]
-        return rows
+        start = int(self._from[c])
+        return Read(self.arenas[arena], start, start + d - c, self._index[c:d])
 
     def _slot(self, slot: int, round_: int) -> tuple[int, int]:
         """Where the links of a slot are in a round, and how many."""
@@ -271,22 +257,6 @@ class Layout:
             Bag(self.arenas[pairs], index, torch.from_numpy(offsets)),
         ]
         return Operation(site, start, stop, first, [], bags, cuts, (low, high))
-
-
-def _rows_read(score: Score, slot: int, round_: int) -> Ints:
-    """The rows that a slot of one instance reads in a round, in the order of those that are made of them."""
-    runs, links = score.runs, score.links
-    straight = runs[:, (runs[0] == slot) & (runs[1] == round_)]
-    mine = np.flatnonzero((links[0] == slot) & (links[1] == round_))
-    starts = np.cumsum(links[3]) - links[3]
-    where = ranges(starts[mine].astype(np.int64), links[3, mine].astype(np.int64))
-    # A site makes its rows of a round in one go, but for joins: then there are both, and their order is not known.
-    if straight.shape[1] and len(where):
-        raise Unplayable("a site makes rows of one round in several ways")
-    rows: Ints = ranges(straight[2].astype(np.int64), straight[3].astype(np.int64)) if straight.shape[1] else score.ends[
-        0, where
-    ].astype(np.int64)
-    return rows
 
 
 def _together(parts: Sequence[Column]) -> Column:

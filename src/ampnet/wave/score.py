@@ -16,7 +16,7 @@ products of sums, this is where the sums, one for each Linear and target (**pair
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,8 @@ class Score:
     messages: Ints
     """By site: how many messages came to it."""
     rounds: int
+    ways: int
+    """How many slots were known to be read by links when this was written."""
 
     @property
     def nbytes(self) -> int:
@@ -79,6 +81,18 @@ class _Columns:
     def link(self, slot: int, round_: int, read: Column, made: Column) -> None:
         if len(read):
             self.links.append((slot, round_, read, made))
+
+
+def relinked(score: Score, sites: Sites) -> Score:
+    """The same, with links for what others read by links."""
+    turned = np.isin(score.runs[0], list(sites.linked))
+    if not turned.any():
+        return replace(score, ways=len(sites.linked))
+    runs = score.runs[:, turned]
+    read = ranges(runs[2].astype(np.int64), runs[3].astype(np.int64))
+    blocks = np.concatenate((score.links, np.stack([runs[0], runs[1], np.zeros_like(runs[0]), runs[3]])), axis=1)
+    ends = np.concatenate((score.ends, np.stack([read, read]).astype(np.int32)), axis=1)
+    return replace(score, runs=score.runs[:, ~turned], links=blocks, ends=ends, ways=len(sites.linked))
 
 
 def scores(sites: Sites, rehearsal: Rehearsal, instances: Sequence[int]) -> list[Score]:
@@ -181,9 +195,10 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
     blocks, block_cuts = _runs_of(owners, [site_of[order], round_of[order]], len(instances))
     links = _linked(sites, columns, owner, local, site_of, round_of, len(instances))
     states, labels, messages = _messages(sites, rehearsal, place)
+    ways = len(sites.linked)
     return [
         Score(
-            blocks[:, block_cuts[i] : block_cuts[i + 1]].copy(), *links[i], states[i], labels[i], messages[i], rounds
+            blocks[:, block_cuts[i] : block_cuts[i + 1]].copy(), *links[i], states[i], labels[i], messages[i], rounds, ways
         )
         for i in range(len(instances))
     ]
@@ -213,6 +228,9 @@ def _linked(
     pieces = breaks[starts + blocks[3] - 1] - breaks[starts] + 1
     added = np.array([s.kind in ("bag", "segments", "mixture") for s in sites.slots])[blocks[0]]
     run = (_LONG * pieces <= blocks[3]) & ~added
+    # A slot is read in one way by all instances.
+    sites.linked.update(np.unique(blocks[0, ~run & ~added]).tolist())
+    run &= ~np.isin(blocks[0], list(sites.linked))
     first = np.concatenate(([0], np.flatnonzero(np.diff(breaks)) + 1))
     first = np.union1d(first, starts)
     length = np.diff(np.concatenate((first, [len(read)])))

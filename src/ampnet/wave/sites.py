@@ -305,6 +305,8 @@ class Sites:
                 site.parts.append(Part(self.arenas))
                 self.arenas += 1
         self.blocks = 0
+        self.linked: set[int] = set()
+        """Slots that were found to read rows that are no neighbours."""
         self.slots: list[Site] = []
         """Whose each slot is."""
         solid = [s for s in self.sites if s.kind not in ("view", "absorbed", "loss", "pairs")]

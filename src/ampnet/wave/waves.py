@@ -45,7 +45,7 @@ from ampnet.wave.kernels.tree_lstm import BranchKernel, LeafKernel
 from ampnet.wave.layout import Layout
 from ampnet.wave.lot import Lot
 from ampnet.wave.rehearse import Rehearsal
-from ampnet.wave.score import Score, scores
+from ampnet.wave.score import Score, relinked, scores
 from ampnet.wave.sites import Site, Sites, Unplayable
 
 _KEPT = 512 * 2**20
@@ -161,15 +161,25 @@ class Waves:
         if missing:
             self._rehearse(lot, missing, shelf)
         if len(names) > 4:  # so many are hardly ever the same again
-            return Layout(self.sites, self._moved, [self._scores[name] for name in names], self.pool)
+            return Layout(self.sites, self._moved, self._known(names), self.pool)
         key = tuple(names)
         layout = self._layouts.get(key)
         if layout is None:
-            layout = Layout(self.sites, self._moved, [self._scores[name] for name in names], self.pool)
+            layout = Layout(self.sites, self._moved, self._known(names), self.pool)
             self._layouts[key] = layout
             if len(self._layouts) > _LAYOUTS:
                 self._layouts.popitem(last=False)
         return layout
+
+    def _known(self, names: Sequence[bytes]) -> list[Score]:
+        """Scores by name, all of them with links for the same slots."""
+        ways, out = len(self.sites.linked), []
+        for name in names:
+            score = self._scores[name]
+            if score.ways != ways:
+                score = self._scores[name] = relinked(score, self.sites)
+            out.append(score)
+        return out
 
     def _rehearse(self, lot: Lot, missing: Mapping[bytes, int], shelf: Shelf) -> None:
         """[2] for the instances at these places."""
