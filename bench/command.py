@@ -64,7 +64,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         warmup=min(1.0, args.seconds),
         valid_seconds=min(1.0, args.seconds),
         device=args.device,
-        data=args.data,
+        data="generated" if args.to_target and args.data == "auto" else args.data,  # what the targets are for
         data_dir=None if args.data_dir is None else str(args.data_dir.resolve()),
         most=args.batches,
         to_target=args.to_target,

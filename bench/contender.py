@@ -107,10 +107,9 @@ class OurRuntime(Contender):
             [[_on(one, device) for one in ours.instances(graph, batch)] for batch in part]
             for part in (data.train, data.valid)
         )
-        known = {name.partition("#")[0] for name in graph.parameterised()}
         settings: dict[str, Any] = {
             "update": Update(workload.optimizer, ours.every, "instances"),
-            "updates": {n: Update(o, ours.every, "instances") for n, o in workload.optimizers.items() if n in known},
+            "updates": {node: Update(make, ours.every, "instances") for node, make in workload.optimizers.items()},
             "max_active_keys": ours.in_flight * ours.replicas,
             **ours.settings,
         }

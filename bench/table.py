@@ -10,6 +10,7 @@ from rich.table import Table
 
 from bench.result import Line, Result
 
+HEADS = ("best", "median", "spread", "ratio", "GFLOP/s", "% peak", "valid/s", "updates", "MiB")
 WIDTH = 108
 """Columns that the table needs. On a narrower terminal lines are broken, but no figure is cut."""
 
@@ -24,13 +25,16 @@ def make_console(to_stderr: bool) -> Console:
 def show(result: Result, console: Console) -> None:
     """The table of a workload, and what there is to say about it."""
     data = ", ".join(sorted({line.data for line in result.lines if line.data is not None}))
-    table = _table(f"{result.workload}: {result.about}; {result.unit}/s, {data} data")
+    _title(f"{result.workload}: {result.about}; {result.unit}/s, {data or 'no'} data", console)
+    table = _table(HEADS)
     for line in result.lines:
         table.add_row(*_cells(line), style="bold" if line.kind == "ours" else "")
     console.print(table)
     compared = any(line.ratio is not None for line in result.lines)
     notes = [f"ratio to '{result.base}'" if compared else f"no ratios: '{result.base}' was not run"]
-    peaks = [f"{rate:,.0f} GFLOP/s with {n} thread{'s' * (n != '1')}" for n, rate in result.peak.items()]
+    device = result.settings["device"]
+    where = {n: f"with {n} thread{'s' * (n != '1')}" if device == "cpu" else f"on {device}" for n in result.peak}
+    peaks = [f"{rate:,.0f} GFLOP/s {where[n]}" for n, rate in result.peak.items()]
     if peaks:
         notes.append(f"fastest matrix product: {', '.join(peaks)}")
     console.print("; ".join(notes), style="dim", highlight=False)
@@ -42,10 +46,14 @@ def show(result: Result, console: Console) -> None:
         console.print(f"{'ok  ' if check.kept else 'MISS'}  {check.text}", highlight=False)
 
 
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+def _title(text: str, console: Console) -> None:
+    console.print(text, style="bold", highlight=False, soft_wrap=True)
+
+
+def _table(heads: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", no_wrap=True)
-    for head in ("best", "median", "spread", "ratio", "GFLOP/s", "% peak", "valid/s", "updates", "MiB"):
+    for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     return table
 
@@ -71,10 +79,8 @@ def _number(value: float | None, form: str, unit: str = "") -> str:
 
 def show_races(title: str, races: Mapping[str, Sequence[Mapping[str, Any]]], console: Console) -> None:
     """Seconds and epochs to the target, the fastest of the repeats."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
-    table.add_column("", no_wrap=True)
-    for head in ("seconds, best", "epochs", "reached", "value"):
-        table.add_column(head, justify="right", no_wrap=True)
+    _title(title, console)
+    table = _table(("seconds, best", "epochs", "reached", "value"))
     for row, found in races.items():
         best = min(found, key=lambda one: (not one["reached"], one["seconds"]))
         times = f"{sum(one['reached'] for one in found)} of {len(found)}"

@@ -106,7 +106,8 @@ def race(contender: Contender, data: Data, workload: Workload) -> Race:
     contender.warm()
     began, value = time.perf_counter(), float("nan")
     for epoch in itertools.count(1):
-        contender.train(np.random.default_rng((0, epoch)).permutation(len(data.train)).tolist())
+        order = np.random.default_rng((0, epoch)).permutation(len(data.train))
+        contender.train(order[: target.batches].tolist())
         part = contender.valid(range(len(data.valid)))
         value = part.loss if target.metric == "loss" else part.metric
         seconds = time.perf_counter() - began

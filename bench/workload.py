@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 
-from ampnet import Instance, Model, Replicate, compile
+from ampnet import Instance, Model, Replicate, Seq, compile
 from ampnet.data.catalog import entry_of
 from ampnet.data.places import locate
 from ampnet.graph import Graph
@@ -91,8 +91,6 @@ def compiled(workload: Workload, data: Data, ours: Ours) -> Graph:
 
 def _row(arguments: Record) -> Record:
     """The first record of a bucket."""
-    from ampnet import Seq
-
     return tuple(Seq(a._column("value")[:, 0]) if isinstance(a, Seq) else a[0] for a in arguments)
 
 
@@ -119,19 +117,16 @@ class Ours:
         """The same with so many replicas."""
         return replace(self, replicas=replicas, workers=replicas, in_flight=in_flight or self.in_flight)
 
-    @property
-    def cores(self) -> int:
-        """How many it keeps busy."""
-        return self.workers
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be reached in a run to the target."""
+    """What is to be reached in a run to the target, on generated data."""
 
     metric: str
     """A metric of the Loss, or "loss"."""
     value: float
+    batches: int | None = None
+    """Of an epoch; None: all. (The paper's epochs of bAbI are of a hundred graphs.)"""
     seconds: float = 300.0
     """Of training at most, until it is given up."""
 

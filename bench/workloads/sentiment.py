@@ -96,7 +96,7 @@ SENTIMENT = Workload(
     peers={"torch level": peers.Level, "torch recursive": peers.Recursive},
     base="torch level 1 thread",
     each=25,
-    target=Target("accuracy", 0.75),
+    target=Target("accuracy", 0.9, batches=40),
     rival="torch level",
     external="sst_treelstm.py",
 )
