@@ -46,7 +46,7 @@ class Arena:
         self.grad: Tensor | None = None
         self.inverse: Tensor | None = None
         self.blank = 0
-        """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows are data. ``moved``: whether anybody wants gradients."""
+        """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows depend on no parameter. ``moved``: whether anybody wants gradients."""
 
     def clear(self) -> None:
         self.data = self.grad = self.inverse = None

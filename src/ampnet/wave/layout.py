@@ -51,6 +51,8 @@ class Operation:
     """Of a mixture: where the pairs of each Linear begin, in their arena, and where the last ones end."""
     back: tuple[int, int] = (0, 0)
     """Of a mixture: the slice of rows that the way back leads to."""
+    targets: Tensor | None = None
+    """Of a mixture: for each pair, the row that it is added to, counted from the first."""
     round: int = 0
     kept: Sequence[Tensor | None] = ()
     """What the kernel wants to see again in the backward."""
@@ -256,7 +258,10 @@ class Layout:
             self._bag(pairs, site.slot + 1, round_, start, stop - start),
             Bag(self.arenas[pairs], index, torch.from_numpy(offsets)),
         ]
-        return Operation(site, start, stop, first, [], bags, cuts, (low, high))
+        at, size = self._slot(site.slot + 1, round_)
+        targets = np.empty(size, dtype=np.int64)
+        targets[self._from[at : at + size] - cuts[0]] = self._to[at : at + size] - start
+        return Operation(site, start, stop, first, [], bags, cuts, (low, high), torch.from_numpy(targets))
 
 
 def _together(parts: Sequence[Column]) -> Column:

@@ -227,7 +227,7 @@ def _linked(
     breaks = np.concatenate(([0], np.cumsum((np.diff(read) != 1) | (np.diff(made) != 1) | (np.diff(source) != 0))))
     pieces = breaks[starts + blocks[3] - 1] - breaks[starts] + 1
     added = np.array([s.kind in ("bag", "segments", "mixture") for s in sites.slots])[blocks[0]]
-    run = (_LONG * pieces <= blocks[3]) & ~added
+    run = ((pieces == 1) | (_LONG * pieces <= blocks[3])) & ~added
     # A slot is read in one way by all instances.
     sites.linked.update(np.unique(blocks[0, ~run & ~added]).tolist())
     run &= ~np.isin(blocks[0], list(sites.linked))

@@ -85,6 +85,8 @@ class Site:
     """Which loop it is in; loops, and what is in none, are served in this order."""
     parts: list[Part] = field(default_factory=list)
     """What each slot of the site reads."""
+    still: bool = False
+    """Whether its rows depend on no parameter, so that nobody wants their gradients."""
     through: Site | None = None
     """The view by which the only port is read."""
     terms: list[Site] = field(default_factory=list)
@@ -121,6 +123,7 @@ class Sites:
         self.at: dict[End, Site] = {}
         """By the port their rows leave by."""
         self._make_sites()
+        self._pumped: dict[End, Site] = {}
         self._read: dict[tuple[str, int], list[Site]] = {}
         for site in self.sites:
             for port in self._ports(site):
@@ -224,7 +227,9 @@ class Sites:
 
     def pumped_at(self, end: End) -> Site:
         """The input that is pumped into a port."""
-        return self._sources(end)[0]
+        if end not in self._pumped:
+            self._pumped[end] = self._sources(end)[0]
+        return self._pumped[end]
 
     def read(self, site: Site, port: int) -> list[Site]:
         """Whose rows come to a port of a site."""
@@ -304,13 +309,14 @@ class Sites:
                     site.pairs.append(pairs)
                 site.parts.append(Part(self.arenas))
                 self.arenas += 1
+        self._find_still()
         self.blocks = 0
         self.linked: set[int] = set()
         """Slots that were found to read rows that are no neighbours."""
         self.slots: list[Site] = []
         """Whose each slot is."""
         solid = [s for s in self.sites if s.kind not in ("view", "absorbed", "loss", "pairs")]
-        for site in sorted(solid, key=lambda s: (s.arena, s.kind != "input", s.component, s.rank, s.number)):
+        for site in sorted(solid, key=lambda s: (s.arena, not s.still, s.component, s.rank, s.number)):
             site.block = (self.blocks, 0)
             self.blocks += 1
         for site in self.sites:
@@ -323,6 +329,18 @@ class Sites:
             site.slot = len(self.slots)
             self.slots += [site] * (3 if site.kind == "mixture" else len(site.parts))
         self._make_columns()
+
+    def _find_still(self) -> None:
+        for site in self.sites:
+            site.still = site.kind == "input"
+        changed = True
+        while changed:
+            changed = False
+            for site in self.sites:
+                if site.still or site.kind in ("mixture", "pairs", "loss") or isinstance(site.node, Parameterised):
+                    continue
+                if all(s.still for port in self._ports(site) for s in self.read(site, port)):
+                    site.still = changed = True
 
     def _make_columns(self) -> None:
         """The same as arrays."""
@@ -337,10 +355,10 @@ class Sites:
             self.block_arena[site.block[0]] = site.arena
         arenas = range(self.arenas)
         of = [[s.block[0] for s in solid if s.arena == a] for a in arenas]
-        pumped = [[s.block[0] for s in solid if s.arena == a and s.kind == "input"] for a in arenas]
+        pumped = [[s.block[0] for s in solid if s.arena == a and s.still] for a in arenas]
         self.first_block, self.last_block = np.array([min(b) for b in of]), np.array([max(b) for b in of])
         self.pumped_block = np.array([max(b, default=-1) for b in pumped])
-        """Of each arena: its first and last block, and the last that is pumped (-1: none)."""
+        """Of each arena: its first and last block, and the last of which nobody wants gradients (-1: none)."""
 
     def _parts(self, site: Site) -> list[Part]:
         if site.kind == "mixture":

@@ -29,7 +29,6 @@ from ampnet.nodes.embedding import Embedding
 from ampnet.nodes.gru_cell import GruCell
 from ampnet.nodes.linear import Linear
 from ampnet.nodes.node import Node, Report
-from ampnet.nodes.transform import Parameterised
 from ampnet.nodes.tree_lstm_branch import TreeLstmBranch
 from ampnet.nodes.tree_lstm_leaf import TreeLstmLeaf
 from ampnet.structure import Shelf
@@ -142,8 +141,9 @@ class Waves:
         kernels, name = self.kernels, "?"
         try:
             for op in reversed(layout.operations):
-                name = op.site.name
-                kernels[op.site.number].backward(op)
+                if not op.site.still:
+                    name = op.site.name
+                    kernels[op.site.number].backward(op)
             for op in reversed(layout.operations):
                 if op.first:
                     name = op.site.name
@@ -232,13 +232,5 @@ def _kernel(site: Site, alone: Sequence[bool]) -> type[Kernel]:
 
 def _moved(sites: Sites) -> list[bool]:
     """Of each arena: whether the gradients of its rows are wanted."""
-    moved = [False] * sites.arenas
-    changed = True
-    while changed:
-        changed = False
-        for site in sites.sites:
-            if site.kind in ("view", "absorbed", "input") or moved[site.arena]:
-                continue
-            if isinstance(site.node, Parameterised) or site.terms or any(moved[p.arena] for p in site.parts):
-                moved[site.arena] = changed = True
-    return moved
+    solid = [site for site in sites.sites if site.kind not in ("view", "absorbed")]
+    return [any(not site.still for site in solid if site.arena == arena) for arena in range(sites.arenas)]

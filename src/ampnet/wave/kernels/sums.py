@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 from ampnet.message import Messages
 from ampnet.nodes.reduce import Reduce, segment_logsumexp, segment_max
@@ -25,7 +24,7 @@ from ampnet.wave.layout import Bag, Layout, Operation, Whole
 def add_up(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     """Of each target: the sum of its rows."""
     if rows.dim() == 2 and rows.is_floating_point() and rows.dtype != torch.bfloat16:
-        return embedding_bag(index, rows, offsets, mode="sum", include_last_offset=True)
+        return torch.embedding_bag(rows, index, offsets, False, 0, False, None, True)[0]
     targets = torch.repeat_interleave(offsets[1:] - offsets[:-1])
     return rows.new_zeros(offsets.shape[0] - 1, *rows.shape[1:]).index_add_(0, targets, rows.index_select(0, index))
 
@@ -73,11 +72,9 @@ class MixtureKernel(Kernel):
 
     def backward(self, op: Operation) -> None:
         g, cuts = self.gradient(op), op.cuts
-        products, back = op.bags[1], op.bags[2]
-        targets = self._targets(products)
-        into = self._g[cuts[0] : cuts[-1]]
-        # Every pair has one target, and the products are in the order of targets: spread, then back in order.
-        into[products.index - cuts[0]] = g.index_select(0, targets)
+        back = op.bags[2]
+        assert op.targets is not None
+        torch.index_select(g, 0, op.targets, out=self._g[cuts[0] : cuts[-1]])
         arena = op.bags[0].arena
         low, high = op.back
         if not arena.moved or high <= arena.pumped:
@@ -93,9 +90,6 @@ class MixtureKernel(Kernel):
             total[low:high].add_(added)
         else:
             total.index_add_(0, arena.inverse[low:high], added)
-
-    def _targets(self, bag: Bag) -> Tensor:
-        return torch.repeat_interleave(bag.offsets[1:] - bag.offsets[:-1])
 
     def finish(self) -> None:
         for k, updater in enumerate(self._updaters):
