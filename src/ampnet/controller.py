@@ -22,7 +22,7 @@ import numpy as np
 
 from ampnet.errors import AmpnetError, DataError, PairingError
 from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
-from ampnet.instance import Feed, Instance, Stream, StreamStats, merge_feeds
+from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
 from ampnet.nodes.node import Report
 from ampnet.numbers import Numbers
@@ -92,7 +92,7 @@ class Controller:
         retire: Callable[[Column, bool], None],
         forget: Callable[[Column], None],
         flush: Callable[[], None],
-        stage: Callable[[Mapping[int, Instance], bool], bool] = lambda instances, train: False,
+        stage: Callable[[Mapping[int, Instance], Stream], bool] = lambda instances, stream: False,
         moduli: Iterable[int] = (),
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -229,30 +229,39 @@ class Controller:
             opened.began = self.clock()
         if not train:
             opened.numbers += batch
+        fields = self.fields
         for number, instance in batch.items():
-            for name, given in instance.feeds.items():
-                if given.fields != self.fields.get(name) and (name not in self.inputs or len(given)):
-                    self._complain(opened, number, name, given)
-            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, self._due(instance, train))
-        if not self._stage(batch, train):
+            if not instance.fits(fields):
+                self._complain(opened, number, instance)
+        staged = self._stage(batch, opened.stream)
+        for number, instance in batch.items():
+            # Who takes whole instances tells when they are done (training).
+            due = 1 if staged and train else self._due(instance, train)
+            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, due)
+        if not staged:
             self._post_all(opened, batch)
         elif self._announce.wants(Pump):
             self._tell_pumped(opened, batch, ())
 
-    def _complain(self, opened: _Open, number: int, name: str, given: Feed) -> None:
-        if name not in self.inputs:
-            raise DataError(
-                f"stream '{opened.stream.name}': instance {number} has messages for input '{name}', which the "
-                f"graph does not have; it has {', '.join(self.inputs)}"
-            )
-        raise DataError(
-            f"stream '{opened.stream.name}': instance {number} has messages for input '{name}' with state "
-            f"fields ({', '.join(given.fields)}); the graph declares ({', '.join(self.fields[name])})"
-        )
+    def _complain(self, opened: _Open, number: int, instance: Instance) -> None:
+        for name, given in instance.feeds.items():
+            if name not in self.inputs:
+                raise DataError(
+                    f"stream '{opened.stream.name}': instance {number} has messages for input '{name}', which the "
+                    f"graph does not have; it has {', '.join(self.inputs)}"
+                )
+            if given.fields != self.fields[name]:
+                raise DataError(
+                    f"stream '{opened.stream.name}': instance {number} has messages for input '{name}' with state "
+                    f"fields ({', '.join(given.fields)}); the graph declares ({', '.join(self.fields[name])})"
+                )
 
     def post(self, batch: Mapping[int, Instance]) -> None:
         """Post instances that were staged, message by message after all."""
-        self._post_all(self._in_flight[next(iter(batch))].stream, batch)
+        opened = self._in_flight[next(iter(batch))].stream
+        for number, instance in batch.items():
+            self._in_flight[number].outstanding = self._due(instance, opened.stream.train)
+        self._post_all(opened, batch)
 
     def _post_all(self, opened: _Open, batch: Mapping[int, Instance]) -> None:
         train = opened.stream.train
@@ -301,11 +310,13 @@ class Controller:
 
     def done(self, instances: Column) -> None:
         """Every answer of these training instances has come back, says who counted them."""
+        done: dict[int, tuple[_Open, list[int]]] = {}
         for number in instances.tolist():
-            if number not in self._in_flight:
+            waiting = self._in_flight.get(number)
+            if waiting is None:
                 raise PairingError(f"an answer came back for instance {number}, which is not in flight")
-            self._in_flight[number].outstanding = 1
-        self._settle(instances, True)
+            self._over(waiting, number, done)
+        self._retire_all(done, True)
 
     def report(self, report: Report) -> None:
         """A loss has judged messages. They may be of two streams (no barrier)."""
@@ -333,10 +344,16 @@ class Controller:
             if waiting.outstanding < 0:
                 raise PairingError(f"instance {number} was answered more often than it was pumped")
             if waiting.outstanding == 0:
-                opened = waiting.stream
-                opened.retired += 1
-                opened.records += waiting.records
-                done.setdefault(id(opened), (opened, []))[1].append(number)
+                self._over(waiting, number, done)
+        self._retire_all(done, train)
+
+    def _over(self, waiting: _InFlight, number: int, done: dict[int, tuple[_Open, list[int]]]) -> None:
+        opened = waiting.stream
+        opened.retired += 1
+        opened.records += waiting.records
+        done.setdefault(id(opened), (opened, []))[1].append(number)
+
+    def _retire_all(self, done: Mapping[int, tuple[_Open, list[int]]], train: bool) -> None:
         for opened, gone in done.values():
             for number in gone:
                 del self._in_flight[number]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -97,7 +98,7 @@ class Instance:
     """How many examples it stands for (a bucket of 100 sequences counts 100), for throughput."""
     results: int | None = None
     """How many results it is over after, in inference; default: as many as label messages. More are dropped."""
-    _name: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
+    _memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not any(len(f) for f in self.feeds.values()):
@@ -108,10 +109,11 @@ class Instance:
 
     def name(self) -> bytes:
         """Equal for instances of equal states and structure, whatever their payloads."""
-        if not self._name:
+        known: bytes | None = self._memo.get("name")
+        if known is None:
             digest = hashlib.blake2b(digest_size=16)
             for name, given in self.feeds.items():
-                digest.update(f"{name} {given.fields} {given.payload is None}".encode())
+                digest.update(f"{name} {given.fields}".encode())
                 digest.update(given.columns.tobytes())
                 if given.offsets is not None:
                     digest.update(given.offsets.tobytes())
@@ -119,8 +121,25 @@ class Instance:
                 for name, array in self.structure.arrays.items():
                     digest.update(name.encode())
                     digest.update(array.tobytes())
-            self._name.append(digest.digest())
-        return self._name[0]
+            known = self._memo["name"] = digest.digest()
+        return known
+
+    @property
+    def complete(self) -> bool:
+        """Whether all its messages have a payload."""
+        known: bool | None = self._memo.get("complete")
+        if known is None:
+            known = self._memo["complete"] = all(given.payload is not None for given in self.feeds.values())
+        return known
+
+    def fits(self, fields: Mapping[str, tuple[str, ...]]) -> bool:
+        """Whether its messages are for these inputs, with these state fields."""
+        if self._memo.get("fits") is not fields:
+            for name, given in self.feeds.items():
+                if given.fields != fields.get(name) and (name not in fields or len(given)):
+                    return False
+            self._memo["fits"] = fields
+        return True
 
 
 @dataclass(frozen=True, slots=True)

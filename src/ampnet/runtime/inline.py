@@ -16,7 +16,7 @@ import numpy as np
 from ampnet.errors import StallError
 from ampnet.events.log import Listener
 from ampnet.graph import CONTROLLER, End, Graph
-from ampnet.instance import Instance
+from ampnet.instance import Instance, Stream
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
 from ampnet.runtime.runtime import Runtime
@@ -95,11 +95,11 @@ class Inline(Runtime):
     def _post(self, port: int, messages: Messages, last: bool) -> None:
         self.worker.deliver(self._ends[port], Direction.FORWARD, messages)
 
-    def _stage(self, instances: Mapping[int, Instance], train: bool) -> bool:
+    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
         waves = self.worker.waves
-        if waves is None or any(feed.payload is None for one in instances.values() for feed in one.feeds.values()):
+        if waves is None or not all(instance.complete for instance in instances.values()):
             return False
-        waves.stage(OfInstances(waves.sites, self._by_name, instances, train))
+        waves.stage(OfInstances(waves.sites, self._by_name, instances, stream.train, stream))
         return True
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:

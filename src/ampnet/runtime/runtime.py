@@ -147,8 +147,8 @@ class Runtime:
         """Pumped messages, for an input; whether they are the last of their instances."""
         raise NotImplementedError
 
-    def _stage(self, instances: Mapping[int, Instance], train: bool) -> bool:
-        """Whole instances are to be pumped: whether they are taken as they are."""
+    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
+        """Whole instances of a stream are to be pumped: whether they are taken as they are."""
         return False
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:

@@ -38,9 +38,11 @@ class Pool:
 class Arena:
     """The rows of one wave. See the head of this file."""
 
-    __slots__ = ("blank", "data", "grad", "inverse", "moved", "number", "pool", "pumped", "rows")
+    __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows")
 
-    def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool) -> None:
+    def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool, fixed: bool = False) -> None:
+        self.fixed = fixed
+        """Whether rows and gradients are in the same memory in every wave."""
         self.number, self.rows, self.pumped, self.moved, self.pool = number, rows, pumped, moved, pool
         self.data: Tensor | None = None
         self.grad: Tensor | None = None
@@ -49,8 +51,12 @@ class Arena:
         """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows depend on no parameter. ``moved``: whether anybody wants gradients."""
 
     def clear(self) -> None:
-        self.data = self.grad = self.inverse = None
+        """A wave begins."""
         self.blank = 0
+        if not self.fixed:
+            self.data = self.grad = self.inverse = None
+        elif self.grad is not None:
+            self.grad.zero_()
 
     def open(self, row: Sequence[int], like: Tensor) -> Tensor:
         """The tensor of all rows, each of this shape."""
@@ -60,7 +66,7 @@ class Arena:
 
     def put(self, start: int, stop: int, rows: Tensor) -> None:
         """These rows are made. The tensor is not to be written to any more."""
-        if self.data is None and stop - start == self.rows:
+        if self.data is None and stop - start == self.rows and not self.fixed:
             self.data = rows
             return
         self.open(rows.shape[1:], rows)[start:stop].copy_(rows)

@@ -11,7 +11,7 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,9 @@ class Operation:
     round: int = 0
     kept: Sequence[Tensor | None] = ()
     """What the kernel wants to see again in the backward."""
+    forward_calls: list[Callable[[], object]] | None = None
+    backward_calls: list[Callable[[], object]] | None = None
+    """What it does, where that is the same every time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,13 +69,18 @@ class Whole:
     start: int
     stop: int
     reads: list[Read]
+    state: object = None
+    """What the kernel knows of this layout."""
 
 
 class Layout:
     """What is to be computed for some instances. See the head of this file."""
 
-    def __init__(self, sites: Sites, moved: Sequence[bool], scores: Sequence[Score], pool: Pool) -> None:
-        self.sites, self._scores = sites, scores
+    def __init__(
+        self, sites: Sites, moved: Sequence[bool], scores: Sequence[Score], pool: Pool, fixed: bool = False
+    ) -> None:
+        """``fixed``: it is used again, and ``pool`` is for it alone."""
+        self.sites, self._scores, self.pool, self.fixed = sites, scores, pool, fixed
         self.numbers: Sequence[int] = ()
         """Of the instances, in the order of their scores; set for each wave."""
         self.messages: Ints = sum((s.messages for s in scores), np.zeros(len(sites.sites), dtype=np.int64))
@@ -91,7 +99,8 @@ class Layout:
         starts = np.cumsum(sizes) - sizes
         begin, end, pumped = self._arenas(starts, starts + sizes, each)
         self.arenas = [
-            Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool) for i in range(sites.arenas)
+            Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool, fixed)
+            for i in range(sites.arenas)
         ]
         at -= begin[sites.arena_of[site]]
         number = np.cumsum(counts) - counts
@@ -192,6 +201,11 @@ class Layout:
             operation.round = round_
             self.operations.append(operation)
             seen.add(site.number)
+
+    def forget_calls(self) -> None:
+        """What was noted does not hold any more."""
+        for op in self.operations:
+            op.forward_calls = op.backward_calls = None
 
     def messages_of(self, op: Operation, payload: Tensor | None, train: bool) -> Messages:
         """The messages that an operation is about, with their states."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ampnet.errors import PayloadError
@@ -30,6 +29,8 @@ class Lot:
 
     numbers: list[int]
     train: bool
+    stream: object = None
+    """Lots of one stream may be computed together."""
 
     def names(self, shelf: Shelf) -> list[bytes]:
         """Of each instance."""
@@ -67,9 +68,11 @@ class Lot:
 class OfInstances(Lot):
     """Instances as they are, in the process that they were made in."""
 
-    def __init__(self, sites: Sites, ends: Mapping[str, End], instances: Mapping[int, Instance], train: bool) -> None:
+    def __init__(
+        self, sites: Sites, ends: Mapping[str, End], instances: Mapping[int, Instance], train: bool, stream: object
+    ) -> None:
         """``ends``: where each input of the graph leads."""
-        self.sites, self.ends, self.instances, self.train = sites, ends, instances, train
+        self.sites, self.ends, self.instances, self.train, self.stream = sites, ends, instances, train, stream
         self.numbers = list(instances)
 
     def names(self, shelf: Shelf) -> list[bytes]:
@@ -77,7 +80,8 @@ class OfInstances(Lot):
 
     def payloads(self) -> Iterator[tuple[int, Tensor]]:
         for name, end in self.ends.items():
-            feeds = [i.feeds[name] for i in self.instances.values() if name in i.feeds and len(i.feeds[name])]
+            given = [i.feeds.get(name) for i in self.instances.values()]
+            feeds = [one for one in given if one is not None and one.columns.shape[1]]
             payload = feeds[0].payload if len(feeds) == 1 else (merge_payloads(feeds) if feeds else None)
             if payload is not None:
                 yield self.sites.pumped_at(end).number, payload
@@ -104,14 +108,14 @@ class OfInstances(Lot):
 
     def at(self, places: Sequence[int]) -> Lot:
         some = {self.numbers[i]: self.instances[self.numbers[i]] for i in places}
-        return OfInstances(self.sites, self.ends, some, self.train)
+        return OfInstances(self.sites, self.ends, some, self.train, self.stream)
 
     def merge(self, lots: Sequence[Lot]) -> Lot:
         together: dict[int, Instance] = {}
         for lot in lots:
             assert isinstance(lot, OfInstances)
             together.update(lot.instances)
-        return OfInstances(self.sites, self.ends, together, self.train)
+        return OfInstances(self.sites, self.ends, together, self.train, self.stream)
 
 
 class OfMessages(Lot):

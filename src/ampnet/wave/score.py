@@ -51,6 +51,8 @@ class Score:
     messages: Ints
     """By site: how many messages came to it."""
     rounds: int
+    rows: int
+    """How many rows are made."""
     ways: int
     """How many slots were known to be read by links when this was written."""
 
@@ -59,10 +61,6 @@ class Score:
         columns = (self.blocks, self.runs, self.links, self.ends, self.messages)
         return sum(c.nbytes for c in columns) + sum(c.nbytes + n.nbytes for _, c, n in self.states.values())
 
-    @property
-    def rows(self) -> int:
-        """How many rows are made."""
-        return int(self.blocks[2].sum())
 
 
 class _Columns:
@@ -198,7 +196,7 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
     ways = len(sites.linked)
     return [
         Score(
-            blocks[:, block_cuts[i] : block_cuts[i + 1]].copy(), *links[i], states[i], labels[i], messages[i], rounds, ways
+            blocks[:, block_cuts[i] : block_cuts[i + 1]].copy(), *links[i], states[i], labels[i], messages[i], rounds, int(sizes[i]), ways
         )
         for i in range(len(instances))
     ]

@@ -98,8 +98,8 @@ class Waves:
         if not self._staged:
             return None
         lots: list[Lot] = []
-        room, train = most, self._staged[0].train
-        while self._staged and room and self._staged[0].train == train:
+        room, first = most, self._staged[0]
+        while self._staged and room and _alike(self._staged[0], first):
             lot = self._staged.popleft()
             if len(lot.numbers) > room:
                 lot, rest = lot.split(room)
@@ -129,7 +129,7 @@ class Waves:
         for number, whole in layout.wholes.items():
             kernels[number].begin(layout, whole, train)
         for op in operations:
-            kernels[op.site.number].forward(op)
+            kernels[op.site.number].run_forward(op)
         if train:
             self._backward(layout)
         self.played += len(lot.numbers)
@@ -143,7 +143,7 @@ class Waves:
             for op in reversed(layout.operations):
                 if not op.site.still:
                     name = op.site.name
-                    kernels[op.site.number].backward(op)
+                    kernels[op.site.number].run_backward(op)
             for op in reversed(layout.operations):
                 if op.first:
                     name = op.site.name
@@ -165,7 +165,7 @@ class Waves:
         key = tuple(names)
         layout = self._layouts.get(key)
         if layout is None:
-            layout = Layout(self.sites, self._moved, self._known(names), self.pool)
+            layout = Layout(self.sites, self._moved, self._known(names), Pool(), fixed=True)
             self._layouts[key] = layout
             if len(self._layouts) > _LAYOUTS:
                 self._layouts.popitem(last=False)
@@ -206,6 +206,10 @@ class Waves:
         for name, node in self.sites.nodes.items():
             if node.waits():
                 raise Unplayable(f"messages wait at node '{name}' when all that can run has run")
+
+
+def _alike(a: Lot, b: Lot) -> bool:
+    return a.train == b.train and a.stream is b.stream
 
 
 def _kernel(site: Site, alone: Sequence[bool]) -> type[Kernel]:

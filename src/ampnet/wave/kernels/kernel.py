@@ -6,23 +6,37 @@
     finish      all operations are done: what the parameters get, of all of them together
 
 The gradient of a weight matrix is one product over all rows of a wave, whatever the number of rounds.
+
+A layout that is used again has fixed memory (`Layout.fixed`): then what an operation does are the same calls on the
+same tensors every time. A kernel whose operations write where they are told to, and to which nothing else happens, says
+so (``taped``) and makes its calls by `do`: they are noted the second time, and only repeated from then on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from torch import Tensor
 
 from ampnet.update.sums import Sums
-from ampnet.wave.arena import Arena, Pool
+from ampnet.wave.arena import Arena, Pool, Read
 from ampnet.wave.layout import Layout, Operation, Whole
 from ampnet.wave.sites import Site
+
+
+Calls = list[Callable[[], object]]
 
 
 class Kernel:
     """Base of all kernels. One for every site; it lives as long as the runtime."""
 
+    taped = False
+
     def __init__(self, site: Site, pool: Pool) -> None:
         self.site, self.pool = site, pool
+        self._noted: Calls | None = None
         self.layout: Layout
         self.whole: Whole
         self.out: Arena
@@ -31,7 +45,7 @@ class Kernel:
     def begin(self, layout: Layout, whole: Whole, train: bool) -> None:
         """``train``: whether there will be a backward."""
         self.layout, self.whole, self.train = layout, whole, train
-        self.out = layout.arenas[self.site.arena]
+        self.out, self.pool = layout.arenas[self.site.arena], layout.pool
 
     def forward(self, op: Operation) -> None:
         raise NotImplementedError
@@ -41,6 +55,46 @@ class Kernel:
 
     def finish(self) -> None:
         """Add the gradients of the parameters to their sums."""
+
+    def do(self, function: Callable[..., object], *args: Any, **named: Any) -> None:
+        """Call a function now, and again whenever the operation is repeated."""
+        function(*args, **named)
+        if self._noted is not None:
+            self._noted.append(partial(function, *args, **named))
+
+    def run_forward(self, op: Operation) -> None:
+        """`forward`, or what was noted of it."""
+        if op.forward_calls is not None:
+            for call in op.forward_calls:
+                call()
+        elif self.taped and self.layout.fixed and self.train:
+            self._noted = []
+            self.forward(op)
+            op.forward_calls, self._noted = self._noted, None
+        else:
+            self.forward(op)
+
+    def run_backward(self, op: Operation) -> None:
+        """`backward`, or what was noted of it."""
+        if op.backward_calls is not None:
+            for call in op.backward_calls:
+                call()
+        elif self.taped and self.layout.fixed:
+            self._noted = []
+            self.backward(op)
+            op.backward_calls, self._noted = self._noted, None
+        else:
+            self.backward(op)
+
+    def add_product(self, read: Read, g: Tensor, w: Tensor, columns: tuple[int, int] | None = None) -> None:
+        """Add ``g w`` to the gradient of the rows that were read."""
+        if not read.moved:
+            return
+        if read.places() is not None:
+            self.do(read.add_product, g, w, columns)
+            return
+        total = read.arena.gradient()[read.start : read.stop]
+        self.do((total if columns is None else total[:, columns[0] : columns[1]]).addmm_, g, w)
 
     def take(self, name: str, rows: int, width: int, like: Tensor) -> Tensor:
         """A tensor of the site's own, until the next wave."""

@@ -11,162 +11,180 @@ products are looked up:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
 from ampnet.nodes.linear import ACTIVATIONS, Linear
 from ampnet.wave.arena import Read
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.wave.layout import Layout, Operation, Whole
+from ampnet.wave.layout import Operation
 
 _relu_back = torch.ops.aten.threshold_backward.grad_input
-_BACK = {
-    "relu": lambda g, y: _relu_back(g, y, 0, grad_input=g),
-    "tanh": lambda g, y: torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=g),
-    "sigmoid": lambda g, y: torch.ops.aten.sigmoid_backward.grad_input(g, y, grad_input=g),
-}
-"""From (g, y), in place of g."""
+_tanh_back = torch.ops.aten.tanh_backward.grad_input
+_sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """One of the rows side by side."""
+
+    number: int
+    columns: tuple[int, int] | None
+    """Of the rows that are read."""
+    start: int
+    stop: int
+    """Its columns of the weights."""
+    weight: Tensor
+    turned: Tensor
+    """The same, transposed."""
+    copies: Tensor | None = None
+    """The rows of all operations one after the other, where they had to be copied together."""
+
+
+@dataclass(slots=True, eq=False)
+class _Ready:
+    """What is known of a layout once the rows that are read have been made."""
+
+    y: Tensor
+    dense: list[_Part] = field(default_factory=list)
+    looked_up: _Part | None = None
+    places: Tensor | None = None
+    """Which product each row has."""
 
 
 class LinearKernel(Kernel):
     """`Linear` nodes."""
 
-    def begin(self, layout: Layout, whole: Whole, train: bool) -> None:
-        super().begin(layout, whole, train)
-        self._ready = False
+    taped = True
 
-    def _get_ready(self) -> None:
-        """When what it reads has been made for the first time, and so widths are known."""
+    def _get_ready(self) -> _Ready:
         node = self.site.node
         assert isinstance(node, Linear)
-        self._ready = True
-        w = self.weights
-        self._act = None if node.activation is None else (ACTIVATIONS[node.activation][0], _BACK[node.activation])
-        bias = w[1] if len(w) > 1 else None
-        self._parts: list[tuple[int, tuple[int, int] | None, Tensor]] = []
-        """Number, columns read, and its columns of the weights."""
-        self._looked_up: int | None = None
-        start = 0
+        w, whole = self.weights, self.whole
+        rows, start, parts = whole.stop - whole.start, 0, []
         for i, part in enumerate(self.site.parts):
-            data = self.whole.reads[i].arena.data
+            data = whole.reads[i].arena.data
             assert data is not None
             width = data.shape[-1] if part.columns is None else part.columns[1] - part.columns[0]
-            self._parts.append((i, part.columns, w[0][:, start : start + width]))
+            weight = w[0][:, start : start + width]
+            parts.append(_Part(i, part.columns, start, start + width, weight, weight.t()))
             start += width
-        node.check_rows(self._some_rows(start), start, w[0].dtype)
-        self._y = self.out.open((w[0].shape[0],), w[0])
-        rows = self.whole.stop - self.whole.start
-        for i, columns, weight in self._parts:
-            arena = self.whole.reads[i].arena
-            if arena.inverse is not None and arena.data is not None and 2 * len(arena.data) <= rows:
-                self._looked_up = i
-                table = arena.data if columns is None else arena.data[:, columns[0] : columns[1]]
-                products = table @ weight.t() if bias is None else torch.addmm(bias, table, weight.t())
-                self._places = self.whole.reads[i].places()
-                assert self._places is not None
-                torch.index_select(products, 0, self._places, out=self._y[self.whole.start : self.whole.stop])
-                break
-        self._dense = [(i, c, weight) for i, c, weight in self._parts if i != self._looked_up]
-        self._bias = bias if self._looked_up is None else None
-        self._x: list[Tensor | None] = [None] * len(self._parts)
-        """The rows of each part, one operation after the other, where they had to be copied together."""
-        for i, columns, weight in self._dense:
-            read = self.whole.reads[i]
-            if read.places() is not None:
-                width = weight.shape[1]
-                self._x[i] = self.take(f"x{i}", len(read), width, w[0])
-
-    def _some_rows(self, width: int) -> Tensor:
-        data = self.whole.reads[0].arena.data
-        assert data is not None
-        return data.new_empty(0, width)
+            if data.dtype != w[0].dtype or data.dim() != 2:
+                node.check_rows(data, -1, w[0].dtype)
+        node.check_rows(w[0].new_empty(0, start), node.width, w[0].dtype)
+        ready = _Ready(self.out.open((w[0].shape[0],), w[0]))
+        for part in parts:
+            arena = whole.reads[part.number].arena
+            assert arena.data is not None
+            if arena.inverse is not None and ready.looked_up is None and 2 * len(arena.data) <= rows:
+                ready.looked_up, ready.places = part, whole.reads[part.number].places()
+                continue
+            ready.dense.append(part)
+            if whole.reads[part.number].places() is not None:
+                part.copies = self.take(f"x{part.number}", rows, part.stop - part.start, w[0])
+        return ready
 
     def forward(self, op: Operation) -> None:
-        if not self._ready:
-            self._get_ready()
-        y = self._y[op.start : op.stop]
-        begun = self._looked_up is not None
-        for i, columns, weight in self._dense:
-            if begun and self._x[i] is None and op.reads[i].blank:
+        ready = self.whole.state
+        if not isinstance(ready, _Ready):
+            ready = self.whole.state = self._get_ready()
+        do, w = self.do, self.weights
+        bias = w[1] if len(w) > 1 else None
+        if ready.looked_up is not None and op.first:
+            self._look_up(ready, bias)
+        y = ready.y[op.start : op.stop]
+        begun = ready.looked_up is not None
+        for part in ready.dense:
+            read = op.reads[part.number]
+            if begun and part.copies is None and read.blank:
                 continue
-            x = self._rows(i, columns, op)
+            x = self._rows(part, read, op)
             if begun:
-                y.addmm_(x, weight.t())
-            elif self._bias is not None:
-                torch.addmm(self._bias, x, weight.t(), out=y)
+                do(y.addmm_, x, part.turned)
+            elif bias is not None:
+                do(torch.addmm, bias, x, part.turned, out=y)
             else:
-                torch.mm(x, weight.t(), out=y)
+                do(torch.mm, x, part.turned, out=y)
             begun = True
-        if self._act is not None:
-            self._act[0](y)
+        node = self.site.node
+        assert isinstance(node, Linear)
+        if node.activation is not None:
+            do(ACTIVATIONS[node.activation][0], y)
 
-    def _rows(self, i: int, columns: tuple[int, int] | None, op: Operation) -> Tensor:
-        read, kept = op.reads[i], self._x[i]
-        data = read.arena.data
+    def _look_up(self, ready: _Ready, bias: Tensor | None) -> None:
+        """The products of all different rows, then those of all rows."""
+        part, do = ready.looked_up, self.do
+        assert part is not None
+        table = self._table(part)
+        products = self.take("products", len(table), ready.y.shape[1], ready.y)
+        if bias is None:
+            do(torch.mm, table, part.turned, out=products)
+        else:
+            do(torch.addmm, bias, table, part.turned, out=products)
+        do(torch.index_select, products, 0, ready.places, out=ready.y[self.whole.start : self.whole.stop])
+
+    def _table(self, part: _Part) -> Tensor:
+        data = self.whole.reads[part.number].arena.data
         assert data is not None
-        if columns is not None:
-            data = data[:, columns[0] : columns[1]]
-        places = read.places()
-        if places is None:
-            x = data[read.start : read.stop]
-            if kept is not None:  # others of the site's operations do not read neighbours
-                kept[op.start - self.whole.start : op.stop - self.whole.start].copy_(x)
-            return x
-        assert kept is not None
-        into = kept[op.start - self.whole.start : op.stop - self.whole.start]
-        return torch.index_select(data, 0, places, out=into)
+        return data if part.columns is None else data[:, part.columns[0] : part.columns[1]]
+
+    def _rows(self, part: _Part, read: Read, op: Operation) -> Tensor:
+        data, places, do = self._table(part), read.places(), self.do
+        if part.copies is None:
+            return data[read.start : read.stop]
+        into = part.copies[op.start - self.whole.start : op.stop - self.whole.start]
+        if places is None:  # others of the site's operations do not read neighbours
+            do(into.copy_, data[read.start : read.stop])
+        else:
+            do(torch.index_select, data, 0, places, out=into)
+        return into
 
     def backward(self, op: Operation) -> None:
-        g = self.gradient(op)
-        if self._act is not None:
-            self._act[1](g, self._y[op.start : op.stop])
-        for i, columns, weight in self._dense:
-            op.reads[i].add_product(g, weight, columns)
+        ready, g, node = self.whole.state, self.gradient(op), self.site.node
+        assert isinstance(ready, _Ready)
+        assert isinstance(node, Linear)
+        y = ready.y[op.start : op.stop]
+        if node.activation == "relu":
+            self.do(_relu_back, g, y, 0, grad_input=g)
+        elif node.activation == "tanh":
+            self.do(_tanh_back, g, y, grad_input=g)
+        elif node.activation == "sigmoid":
+            self.do(_sigmoid_back, g, y, grad_input=g)
+        for part in ready.dense:
+            self.add_product(op.reads[part.number], g, part.weight, part.columns)
 
     def finish(self) -> None:
-        if not self._ready:
-            return
-        sums = self.sums
+        ready, sums = self.whole.state, self.sums
+        assert isinstance(ready, _Ready)
         g = self.out.gradient()[self.whole.start : self.whole.stop]
-        start = 0
-        summed = False
-        for i, columns, weight in self._parts:
-            width = weight.shape[1]
-            start += width
-            if i == self._looked_up:
-                self._finish_looked_up(i, columns, weight, g, sums[0][:, start - width : start])
-                summed = True
-                continue
-            x = self._x[i]
+        only = ready.looked_up is None and len(ready.dense) == 1
+        for part in ready.dense:
+            x = part.copies
             if x is None:
-                x = self._slice(self.whole.reads[i], columns)
-            if len(self._parts) == 1:
+                read = self.whole.reads[part.number]
+                x = self._table(part)[read.start : read.stop]
+            if only:
                 sums.add_whole(g, x)
             else:
-                add_product(sums[0][:, start - width : start], g, x)
-        if len(sums) > 1 and not summed:
+                add_product(sums[0][:, part.start : part.stop], g, x)
+        if ready.looked_up is not None:
+            g = self._finish_looked_up(ready, ready.looked_up, g)
+        if len(sums) > 1:
             sums[1].add_(g.sum(0, dtype=sums[1].dtype))
 
-    def _slice(self, read: Read, columns: tuple[int, int] | None) -> Tensor:
-        data = read.arena.data
-        assert data is not None
-        x = data[read.start : read.stop]
-        return x if columns is None else x[:, columns[0] : columns[1]]
-
-    def _finish_looked_up(
-        self, i: int, columns: tuple[int, int] | None, weight: Tensor, g: Tensor, total: Tensor
-    ) -> None:
-        arena = self.whole.reads[i].arena
-        assert arena.data is not None
-        assert self._places is not None
-        by_row = g.new_zeros(len(arena.data), g.shape[1]).index_add_(0, self._places, g)
-        table = arena.data if columns is None else arena.data[:, columns[0] : columns[1]]
-        add_product(total, by_row, table)
-        if len(self.sums) > 1:
-            self.sums[1].add_(by_row.sum(0, dtype=self.sums[1].dtype))
+    def _finish_looked_up(self, ready: _Ready, part: _Part, g: Tensor) -> Tensor:
+        """Returns the gradients of the products."""
+        table = self._table(part)
+        assert ready.places is not None
+        by_row = self.take("by row", len(table), g.shape[1], g).zero_().index_add_(0, ready.places, g)
+        add_product(self.sums[0][:, part.start : part.stop], by_row, table)
+        arena, columns = self.whole.reads[part.number].arena, part.columns
         if arena.moved:
             into = arena.gradient()
-            (into if columns is None else into[:, columns[0] : columns[1]]).addmm_(by_row, weight)
+            (into if columns is None else into[:, columns[0] : columns[1]]).addmm_(by_row, part.weight)
+        return by_row
 
 
 def add_product(total: Tensor, g: Tensor, x: Tensor) -> None:

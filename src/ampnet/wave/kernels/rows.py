@@ -139,8 +139,11 @@ class Pumped(Kernel):
     def forward(self, op: Operation) -> None:
         self.out.put(op.start, op.stop, self.payload)
         # The state before the first step is often zero, and then so is every product with it.
-        if not self.payload.is_cuda and self.payload.is_floating_point() and op.stop < self.out.rows:
-            self.out.blank = op.stop if op.start == 0 and not self.payload.any() else 0
+        if op.start == 0 and op.stop < self.out.rows and not self.payload.is_cuda:
+            blank = op.stop if self.payload.is_floating_point() and not self.payload.any() else 0
+            if self.layout.fixed and blank != self.whole.state:
+                self.layout.forget_calls()
+            self.whole.state = self.out.blank = blank
 
     def backward(self, op: Operation) -> None:
         pass
