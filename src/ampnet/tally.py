@@ -41,6 +41,14 @@ class Tally:
 
     def add(self, report: Report) -> None:
         """Add a report, all of it about messages of this stream."""
+        if len(report.rows) == 1 and report.labelled and not len(report.skipped):
+            count = int(report.rows[0])
+            self.loss_sum += float(report.loss) * count
+            self.loss_rows += count
+            for name, values in report.metrics.items():
+                self.metric_sums[name] = self.metric_sums.get(name, 0.0) + float(values)
+                self.metric_rows[name] = self.metric_rows.get(name, 0) + count
+            return
         where = np.setdiff1d(np.arange(len(report.states)), report.skipped) if len(report.skipped) else slice(None)
         self.skipped += len(report.skipped)
         rows = report.rows[where]

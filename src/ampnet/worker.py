@@ -46,6 +46,7 @@ from ampnet.replicas.member import Member, Token
 from ampnet.schedule import Lane, Route, Schedule
 from ampnet.state import Column, States
 from ampnet.structure import Shelf, Structure
+from ampnet.update.at_once import apply_at_once
 from ampnet.wave import Lot, PlayedHalf, Unplayable, Waves
 
 Send = Callable[[End, Direction, Messages], None]
@@ -293,7 +294,7 @@ class Worker:
             self._tell(report)
         if lot.train:
             for node, version in zip(self._trains, seen, strict=True):
-                self._count(node, int(layout.messages[waves.numbers_of(node.name)].sum()), version)
+                self._count(node, waves.count(layout, node.name), version)
         return lot, True
 
     def _wave_size(self, most: int) -> int:
@@ -372,6 +373,22 @@ class Worker:
                 self._is_full(trained)
         return outputs
 
+    def _all_full(self, nodes: Sequence[Parameterised]) -> None:
+        """The same for several nodes: those that update by themselves do it in one go, if nobody looks on."""
+        alone = [node for node in nodes if node.updater.due() and node.name not in self.members]
+        if len(alone) < 2 or self._announce.wants(Updated):
+            alone = []
+        try:
+            apply_at_once([node.updater for node in alone])
+        except Exception as error:
+            raise NodeError(alone[0].name, "update", None, self.name, error) from error
+        if self._work is not None:
+            for node in alone:
+                self._work_of(node.name).updates += 1
+        for node in nodes:
+            if node not in alone:
+                self._is_full(node)
+
     def _is_full(self, node: Parameterised) -> None:
         """[4] A counter has reached its mark: update, unless that is to wait for other replicas."""
         if node.updater.due():
@@ -439,8 +456,7 @@ class Worker:
         if train:
             for node in self._trains:
                 node.updater.count_instances(self._own(node, instances))
-                if node.updater.full():
-                    self._is_full(node)
+            self._all_full([node for node in self._trains if node.updater.full()])
 
     def _own(self, node: Node, instances: Column) -> int:
         """How many of these instances a node has seen."""

@@ -30,16 +30,38 @@ class Stepper:
 
     def step(self, gradients: Sequence[Tensor], count: int) -> None:
         """One step with these sums of so many gradients; they are divided by it, in place."""
-        self._look()
-        self._dense(list(gradients), None if count == 1 else self._scale(gradients[0], count))
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedules of learning rates look at it
+        self.step_all([self], gradients, count)
 
-    def _look(self) -> None:
-        """The optimizer's state may have been made, or loaded, since it was looked at last."""
-        known = [id(v) for v in self._of(self.parameters[0]).values()]
+    def step_all(self, steppers: Sequence[Stepper], gradients: Sequence[Tensor], count: int) -> None:
+        """The same for several of one kind and equal settings at once, with the gradients of all of them."""
+        lists: list[tuple[list[Tensor], ...]] = []
+        for one in steppers:
+            lists.append(one._look())
+            one.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedules of learning rates look at it
+        scale = None if count == 1 else self._scale(gradients[0], count)
+        if len(steppers) == 1:
+            self._dense(list(self.parameters), list(gradients), lists[0], scale)
+        else:
+            parameters = [p for one in steppers for p in one.parameters]
+            state = tuple([t for some in lists for t in some[i]] for i in range(len(lists[0])))
+            self._dense(list(parameters), list(gradients), state, scale)
+        for one in steppers:
+            one.taken()
+
+    def taken(self) -> None:
+        """A step has been taken."""
+
+    def settings(self) -> tuple[object, ...]:
+        """Equal for steppers whose steps can be taken at once."""
+        return (type(self), *(self.group.get(name) for name in _SETTINGS))
+
+    def _look(self) -> tuple[list[Tensor], ...]:
+        """The optimizer's state, which may have been made, or loaded, since it was looked at last."""
+        known = list(map(id, self._of(self.parameters[0]).values()))
         if self._lists is None or known != self._known:
             self._lists = self._state()
-            self._known = [id(v) for v in self._of(self.parameters[0]).values()]
+            self._known = list(map(id, self._of(self.parameters[0]).values()))
+        return self._lists
 
     def can_step_rows(self) -> bool:
         """Whether rows without a gradient stay as they are."""
@@ -57,7 +79,9 @@ class Stepper:
     def _state(self) -> tuple[list[Tensor], ...]:
         raise NotImplementedError
 
-    def _dense(self, gradients: list[Tensor], scale: Tensor | None) -> None:
+    def _dense(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
+    ) -> None:
         raise NotImplementedError
 
     def _of(self, parameter: nn.Parameter) -> dict[str, Any]:
@@ -93,12 +117,13 @@ class _Adam(Stepper):
             [self._count(p) for p in ps],
         )
 
-    def _dense(self, gradients: list[Tensor], scale: Tensor | None) -> None:
-        assert self._lists is not None
-        group, (means, squares, steps) = self.group, self._lists
+    def _dense(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
+    ) -> None:
+        group, (means, squares, steps) = self.group, state
         torch._foreach_add_(steps, 1)
         self.kernel(
-            self.parameters,
+            parameters,
             gradients,
             means,
             squares,
@@ -131,13 +156,18 @@ class _Sgd(Stepper):
 
     _first = False
 
-    def _dense(self, gradients: list[Tensor], scale: Tensor | None) -> None:
-        assert self._lists is not None
+    def settings(self) -> tuple[object, ...]:
+        self._look()
+        return (*super().settings(), self._first)
+
+    def _dense(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
+    ) -> None:
         group = self.group
         torch._fused_sgd_(
-            self.parameters,
+            parameters,
             gradients,
-            self._lists[0],
+            state[0],
             weight_decay=group["weight_decay"],
             momentum=group["momentum"],
             lr=group["lr"],
@@ -147,6 +177,8 @@ class _Sgd(Stepper):
             is_first_step=self._first,
             grad_scale=scale,
         )
+
+    def taken(self) -> None:
         self._first = False
 
     def can_step_rows(self) -> bool:
@@ -171,19 +203,18 @@ class _Adagrad(Stepper):
             "maximize": False,
         }
 
-    def _dense(self, gradients: list[Tensor], scale: Tensor | None) -> None:
-        assert self._lists is not None
-        sums, steps = self._lists
+    def _dense(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
+    ) -> None:
+        sums, steps = state
         torch._foreach_add_(steps, 1)
-        torch._fused_adagrad_(self.parameters, gradients, sums, steps, grad_scale=scale, **self._settings())  # type: ignore[arg-type]
+        torch._fused_adagrad_(parameters, gradients, sums, steps, grad_scale=scale, **self._settings())  # type: ignore[arg-type]
 
     def can_step_rows(self) -> bool:
         return not self.group["weight_decay"]
 
     def step_rows(self, table: Tensor, rows: Tensor, gradients: Tensor) -> None:
-        self._look()
-        assert self._lists is not None
-        (whole,), steps = self._lists
+        (whole,), steps = self._look()
         torch._foreach_add_(steps, 1)
         some, sums = table.index_select(0, rows), whole.index_select(0, rows)
         torch._fused_adagrad_([some], [gradients.to(table.dtype)], [sums], steps, **self._settings())  # type: ignore[arg-type]
@@ -192,6 +223,7 @@ class _Adagrad(Stepper):
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
+_SETTINGS = ("lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "lr_decay")
 _STEPPERS: dict[type[Optimizer], type[Stepper]] = {Adam: _Adam, AdamW: _AdamW, SGD: _Sgd, Adagrad: _Adagrad}
 
 

@@ -52,7 +52,7 @@ class Updater:
         self.policy: Update | None = None
         self.stashes = self.counts_messages = False
         self.optimizer: Optimizer | None = None
-        self._stepper: Stepper | None = None
+        self.stepper: Stepper | None = None
         self.schedule: LRScheduler | None = None
         self.lags: list[tuple[int, int]] = []
         """(staleness, messages) of the last backward batch."""
@@ -98,7 +98,7 @@ class Updater:
         if policy is None:
             return
         self.optimizer = policy.optimizer(trained)
-        self._stepper = stepper(self.optimizer) if len(trained) == len(self.parameters) else None
+        self.stepper = stepper(self.optimizer) if len(trained) == len(self.parameters) else None
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
 
     def reset(self) -> None:
@@ -159,6 +159,33 @@ class Updater:
         self._start_anew()
         return Applied(self.version, count, reason)
 
+    # -- steps of several updaters at once (see `ampnet.update.at_once`)
+
+    def alike(self) -> object:
+        """Equal for updaters that can take a step at once; None: it has to take its own."""
+        quick, policy = self.stepper, self.policy
+        if quick is None or policy is None or not self._touched or not self._is_plain(self.adding, self.moved):
+            return None
+        if self.touched and quick.can_step_rows():
+            return None
+        return quick.settings(), self.divisor(), self.parameters[0].dtype, self.parameters[0].device
+
+    def divisor(self) -> int:
+        """By how much the sums are divided."""
+        assert self.policy is not None
+        return max(self.counter, 1) if self.policy.average else 1
+
+    def begin_step(self) -> Sums:
+        """The sums to take a step with."""
+        self._keep_version()
+        return self.sums
+
+    def end_step(self) -> None:
+        """The step has been taken."""
+        self._stepped()
+        self.adding.forget()
+        self._start_anew()
+
     def apply_together(self, sums: Sequence[Tensor], count: int, moved: set[int], own: int) -> Applied | None:
         """Update the weights with the gradients of all replicas. ``own``: how many of them are this one's."""
         if self.policy is None:
@@ -194,8 +221,8 @@ class Updater:
         assert policy is not None
         assert optimizer is not None
         self._keep_version()
-        if self._stepper is not None and self._is_plain(sums, moved):
-            self._stepper.step(sums, count if policy.average else 1)
+        if self.stepper is not None and self._is_plain(sums, moved):
+            self.stepper.step(sums, count if policy.average else 1)
             self._stepped()
             return
         if policy.average and count > 1:
@@ -222,7 +249,7 @@ class Updater:
 
     def _step_rows(self, count: int) -> bool:
         """The same for those rows of a table that got a gradient, if that is all the difference it makes."""
-        policy, quick = self.policy, self._stepper
+        policy, quick = self.policy, self.stepper
         if not self.touched or quick is None or not quick.can_step_rows() or not self._is_plain(self.adding, None):
             return False
         assert policy is not None

@@ -81,6 +81,9 @@ class Layout:
     ) -> None:
         """``fixed``: it is used again, and ``pool`` is for it alone."""
         self.sites, self._scores, self.pool, self.fixed = sites, scores, pool, fixed
+        self._offsets: dict[tuple[int, int], Ints | None] = {}
+        self.counts: dict[str, int] = {}
+        """By node: how many messages came to it."""
         self.numbers: Sequence[int] = ()
         """Of the instances, in the order of their scores; set for each wave."""
         self.messages: Ints = sum((s.messages for s in scores), np.zeros(len(sites.sites), dtype=np.int64))
@@ -220,11 +223,10 @@ class Layout:
     def offsets_of(self, op: Operation) -> Ints | None:
         """The row offsets of the messages that an operation is about; None: one row each."""
         which = (op.site.number, op.round)
-        given = [s.states[which][2] for s in self._scores if which in s.states]
-        if all(len(rows) == op.stop - op.start for rows in given) and len(given) == 1:
-            return None
-        counts = np.concatenate(given)
-        return None if len(counts) == op.stop - op.start else offsets_of(counts)
+        if which not in self._offsets:
+            counts = np.concatenate([s.states[which][2] for s in self._scores if which in s.states])
+            self._offsets[which] = None if len(counts) == op.stop - op.start else offsets_of(counts)
+        return self._offsets[which]
 
     def labels_of(self, op: Operation) -> Ints | None:
         """The offsets of labels, where they have other rows than predictions; None: one row each."""

@@ -151,9 +151,12 @@ class Waves:
         except Exception as error:
             raise PlayedHalf(name, error) from error
 
-    def numbers_of(self, node: str) -> list[int]:
-        """The numbers of a node's sites."""
-        return self._numbers.get(node, [])
+    def count(self, layout: Layout, node: str) -> int:
+        """How many messages came to a node."""
+        known = layout.counts.get(node)
+        if known is None:
+            known = layout.counts[node] = int(layout.messages[self._numbers[node]].sum())
+        return known
 
     def _layout(self, lot: Lot, shelf: Shelf) -> Layout:
         names = lot.names(shelf)
