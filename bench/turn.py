@@ -28,7 +28,7 @@ from bench.workload import Data, Wanted, Workload
 from bench.workloads import BY_NAME
 
 FEW = 20
-"""Updates whose mean loss is told, at the beginning and at the end."""
+"""Updates whose mean loss is told, at the beginning and at the end; fewer where they take too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ def measure(contender: Contender, data: Data, settings: Settings, workload: Work
     """See the head of this file."""
     train, valid = (itertools.cycle(range(len(part))) for part in (data.train, data.valid))
     contender.warm()
-    first = contender.train(lasting(train, most=FEW))
+    first = contender.train(lasting(train, settings.seconds, FEW))
     contender.train(lasting(train, settings.warmup))
     before = contender.updates()
     fast, trained = timed(contender.train, train, settings.seconds)
     after = contender.updates()
-    last = contender.train(lasting(train, most=FEW))
+    last = contender.train(lasting(train, settings.seconds, FEW))
     contender.valid(lasting(valid, settings.warmup / 4))
     faster, _ = timed(contender.valid, valid, settings.valid_seconds)
     updates = None if before is None or after is None else (after - before) * workload.batch / trained.records
