@@ -48,6 +48,7 @@ def _bars(axes: Axes, lines: list[Line], values: list[float], title: str, unit: 
     axes.set_xlim(0, 1.17 * most)
     axes.tick_params(axis="x", labelsize=7.5, colors=FAINT)
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.locator_params(axis="x", nbins=6)
     axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.growth import Curve, slope
+from bench.growth import slope
 from bench.rounds import TurnFailed, rounds, take
 from bench.rows import Row, Settings
-from bench.workload import Bound
 from bench.workloads import BY_NAME
 
 from ampnet.cli import bench as cli
@@ -178,7 +177,7 @@ def test_a_turn_that_takes_too_long_is_ended() -> None:
         take(_row("import threading; threading.Event().wait()"), 0.2)
 
 
-def test_bounds_are_checked_where_both_rows_were_run(tmp_path: Path) -> None:
+def test_bounds_are_checked_where_both_rows_were_run() -> None:
     from bench.result import _checks
 
     workload = BY_NAME["permuted-layers"]
@@ -186,7 +185,6 @@ def test_bounds_are_checked_where_both_rows_were_run(tmp_path: Path) -> None:
     (check,) = _checks(workload, fastest)
     assert not check.kept
     assert check.text == "permuted-layers: 'ours' at least 2 x 'torch by depth * 1 thread': 1.50"
-    assert all(isinstance(bound, Bound) for bound in workload.bounds)
 
 
 def test_growth_is_measured_and_painted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +218,6 @@ def test_a_chain_is_as_deep_as_it_says() -> None:
     for depth in (1, 2, 7):
         tree = growth._chain(depth)
         assert heights_of(tree._parents).max() == depth
-    assert isinstance(Curve("", "", "", (), (), 0.0, 0.0), Curve)
 
 
 def test_without_the_folder_the_remedy_is_said(
