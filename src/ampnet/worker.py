@@ -281,7 +281,12 @@ class Worker:
             return None
         if self.pulse is not None:
             self.pulse[0] += 1
-        seen = [node.updater.seen_version() for node in self._trains] if lot.train else []
+        seen: list[int] = []
+        if lot.train:
+            seen = [node.updater.seen_version() for node in self._trains]
+            numbers = np.array(lot.numbers)
+            for node in self._trains:
+                node.updater.go_direct(self._own(node, numbers))
         try:
             reports, layout = waves.play(lot, self.shelf)
         except PlayedHalf as error:

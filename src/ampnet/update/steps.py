@@ -63,6 +63,10 @@ class Stepper:
             self._known = list(map(id, self._of(self.parameters[0]).values()))
         return self._lists
 
+    def plain_rate(self) -> float | None:
+        """The learning rate, where a step is ``w -= rate g`` and nothing else."""
+        return None
+
     def can_step_rows(self) -> bool:
         """Whether rows without a gradient stay as they are."""
         return False
@@ -180,6 +184,10 @@ class _Sgd(Stepper):
 
     def taken(self) -> None:
         self._first = False
+
+    def plain_rate(self) -> float | None:
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        return float(self.group["lr"]) if self.can_step_rows() else None
 
     def can_step_rows(self) -> bool:
         return not self.group["momentum"] and not self.group["weight_decay"]

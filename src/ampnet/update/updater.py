@@ -69,6 +69,9 @@ class Updater:
         self.moved: set[int] | None = None
         """Parameters that got a gradient, by number, where a node tells them apart; None: all did."""
         self._stash: dict[int, list[Tensor]] = {}
+        self.direct: float | None = None
+        """Where gradients may be added to the weights themselves: by what they are multiplied (see `go_direct`)."""
+        self._went = False
 
     def rebind(self, keep: Callable[[Tensor], Tensor] = lambda total: total) -> None:
         """Look at the parameters anew, after they were moved or cast. Sums start from zero.
@@ -115,6 +118,26 @@ class Updater:
         if self.touched is not None and self.policy is not None:
             self.touched.append(rows)
 
+    def go_direct(self, instances: int) -> None:
+        """So many instances come in at once: if they make an update due, and it is plain gradient descent, it can be
+        made as the gradients come, without sums.
+
+        Whoever does so for all parameters says `went_direct`; the update itself is still made when it is due.
+        """
+        policy, quick = self.policy, self.stepper
+        self.direct = None
+        if policy is None or quick is None or self.counts_messages or self._touched or self.stashes:
+            return
+        if instances < policy.min_update_frequency or self.waiting or self.together or self.moved is not None:
+            return
+        rate = quick.plain_rate()
+        if rate is not None and self._is_plain(self.adding, None):
+            self.direct = -rate / (instances if policy.average else 1)
+
+    def went_direct(self) -> None:
+        """All gradients have been added to the weights."""
+        self._went = True
+
     def room(self) -> int | None:
         """How many more backward messages fit before the next update is due; None: any number."""
         if self.policy is None or not self.counts_messages or self.waiting or self.together:
@@ -153,7 +176,10 @@ class Updater:
         if self.policy is None or not self._touched:
             return None
         count = max(self.counter, 1)
-        if not self._step_rows(count):
+        if self._went:
+            self._went = False
+            self._stepped()
+        elif not self._step_rows(count):
             self._step(self.sums, count, self.moved)
             self.adding.forget()
         self._start_anew()
@@ -164,7 +190,9 @@ class Updater:
     def alike(self) -> object:
         """Equal for updaters that can take a step at once; None: it has to take its own."""
         quick, policy = self.stepper, self.policy
-        if quick is None or policy is None or not self._touched or not self._is_plain(self.adding, self.moved):
+        if quick is None or policy is None or not self._touched or self._went:
+            return None
+        if not self._is_plain(self.adding, self.moved):
             return None
         if self.touched and quick.can_step_rows():
             return None

@@ -40,8 +40,8 @@ class Arena:
 
     __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows")
 
-    def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool, fixed: bool = False) -> None:
-        self.fixed = fixed
+    def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool) -> None:
+        self.fixed = False
         """Whether rows and gradients are in the same memory in every wave."""
         self.number, self.rows, self.pumped, self.moved, self.pool = number, rows, pumped, moved, pool
         self.data: Tensor | None = None

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages, offsets_of, ranges
+from ampnet.nodes.embedding import Embedding
 from ampnet.state import Column, Ints, States
 from ampnet.wave.arena import Arena, Pool, Read
 from ampnet.wave.score import Score
@@ -76,11 +77,10 @@ class Whole:
 class Layout:
     """What is to be computed for some instances. See the head of this file."""
 
-    def __init__(
-        self, sites: Sites, moved: Sequence[bool], scores: Sequence[Score], pool: Pool, fixed: bool = False
-    ) -> None:
-        """``fixed``: it is used again, and ``pool`` is for it alone."""
-        self.sites, self._scores, self.pool, self.fixed = sites, scores, pool, fixed
+    def __init__(self, sites: Sites, moved: Sequence[bool], scores: Sequence[Score], pool: Pool) -> None:
+        self.sites, self._scores, self.pool = sites, scores, pool
+        self.fixed = False
+        """Whether all of it is in the same memory in every wave."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}
         self.counts: dict[str, int] = {}
         """By node: how many messages came to it."""
@@ -102,7 +102,7 @@ class Layout:
         starts = np.cumsum(sizes) - sizes
         begin, end, pumped = self._arenas(starts, starts + sizes, each)
         self.arenas = [
-            Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool, fixed)
+            Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool)
             for i in range(sites.arenas)
         ]
         at -= begin[sites.arena_of[site]]
@@ -204,6 +204,17 @@ class Layout:
             operation.round = round_
             self.operations.append(operation)
             seen.add(site.number)
+
+    def fix(self) -> None:
+        """It will be used again: keep all of it in memory of its own, unless its size depends on what is computed."""
+        for site in self.sites.sites:
+            if isinstance(site.node, Embedding) and site.number in self.wholes:
+                whole = self.wholes[site.number]
+                if site.node.size > whole.stop - whole.start:
+                    return
+        self.fixed, self.pool = True, Pool()
+        for arena in self.arenas:
+            arena.fixed, arena.pool = True, self.pool
 
     def forget_calls(self) -> None:
         """What was noted does not hold any more."""

@@ -168,7 +168,8 @@ class Waves:
         key = tuple(names)
         layout = self._layouts.get(key)
         if layout is None:
-            layout = Layout(self.sites, self._moved, self._known(names), Pool(), fixed=True)
+            layout = Layout(self.sites, self._moved, self._known(names), self.pool)
+            layout.fix()
             self._layouts[key] = layout
             if len(self._layouts) > _LAYOUTS:
                 self._layouts.popitem(last=False)

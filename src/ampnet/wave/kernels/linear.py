@@ -79,7 +79,7 @@ class LinearKernel(Kernel):
             arena = whole.reads[part.number].arena
             assert arena.data is not None
             if arena.inverse is not None and ready.looked_up is None and 2 * len(arena.data) <= rows:
-                ready.looked_up, ready.places = part, whole.reads[part.number].places()
+                ready.looked_up = part
                 continue
             ready.dense.append(part)
             if whole.reads[part.number].places() is not None:
@@ -123,7 +123,13 @@ class LinearKernel(Kernel):
             do(torch.mm, table, part.turned, out=products)
         else:
             do(torch.addmm, bias, table, part.turned, out=products)
-        do(torch.index_select, products, 0, ready.places, out=ready.y[self.whole.start : self.whole.stop])
+        do(self._fetch, ready, products, self.whole.reads[part.number], ready.y[self.whole.start : self.whole.stop])
+
+    @staticmethod
+    def _fetch(ready: _Ready, products: Tensor, read: Read, y: Tensor) -> None:
+        ready.places = read.places()
+        assert ready.places is not None
+        torch.index_select(products, 0, ready.places, out=y)
 
     def _table(self, part: _Part) -> Tensor:
         data = self.whole.reads[part.number].arena.data
@@ -131,15 +137,20 @@ class LinearKernel(Kernel):
         return data if part.columns is None else data[:, part.columns[0] : part.columns[1]]
 
     def _rows(self, part: _Part, read: Read, op: Operation) -> Tensor:
-        data, places, do = self._table(part), read.places(), self.do
+        data = self._table(part)
         if part.copies is None:
             return data[read.start : read.stop]
         into = part.copies[op.start - self.whole.start : op.stop - self.whole.start]
-        if places is None:  # others of the site's operations do not read neighbours
-            do(into.copy_, data[read.start : read.stop])
-        else:
-            do(torch.index_select, data, 0, places, out=into)
+        self.do(self._copy, data, read, into)
         return into
+
+    @staticmethod
+    def _copy(data: Tensor, read: Read, into: Tensor) -> None:
+        places = read.places()
+        if places is None:  # others of the site's operations do not read neighbours
+            into.copy_(data[read.start : read.stop])
+        else:
+            torch.index_select(data, 0, places, out=into)
 
     def backward(self, op: Operation) -> None:
         ready, g, node = self.whole.state, self.gradient(op), self.site.node
@@ -159,6 +170,8 @@ class LinearKernel(Kernel):
         ready, sums = self.whole.state, self.sums
         assert isinstance(ready, _Ready)
         g = self.out.gradient()[self.whole.start : self.whole.stop]
+        if self._go_direct(ready, g):
+            return
         only = ready.looked_up is None and len(ready.dense) == 1
         for part in ready.dense:
             x = part.copies
@@ -173,6 +186,21 @@ class LinearKernel(Kernel):
             g = self._finish_looked_up(ready, ready.looked_up, g)
         if len(sums) > 1:
             sums[1].add_(g.sum(0, dtype=sums[1].dtype))
+
+    def _go_direct(self, ready: _Ready, g: Tensor) -> bool:
+        """Add to the weights themselves, where the updater lets us and all of it is one product."""
+        node = self.site.node
+        assert isinstance(node, Linear)
+        rate = node.updater.direct
+        if rate is None or ready.looked_up is not None or len(ready.dense) > 1 or node.sites > 1:
+            return False
+        (part,), w = ready.dense, self.weights
+        x, read = part.copies, self.whole.reads[part.number]
+        w[0].addmm_(g.t(), self._table(part)[read.start : read.stop] if x is None else x, alpha=rate)
+        if len(w) > 1:
+            w[1].add_(g.sum(0), alpha=rate)
+        node.updater.went_direct()
+        return True
 
     def _finish_looked_up(self, ready: _Ready, part: _Part, g: Tensor) -> Tensor:
         """Returns the gradients of the products."""
