@@ -17,13 +17,14 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from ampnet.events.log import Announcer, Event
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
+from ampnet.instance import Instance
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
 from ampnet.replicas.member import Token
@@ -43,6 +44,7 @@ from ampnet.runtime.transport import Batch, Endpoint, Note
 from ampnet.runtime.whole import Whole
 from ampnet.schedule import Schedule
 from ampnet.state import Column, Ints
+from ampnet.wave.lot import OfInstances, OfMessages, Pumpings, by_instance
 from ampnet.worker import Worker
 
 _NAP = 0.1
@@ -77,11 +79,15 @@ class Host:
         clock: Callable[[], float],
         share: int | None,
         brief: bool,
+        waves: bool = False,
+        ends: Sequence[Mapping[str, End]] = (),
+        instances: Sequence[Instance] = (),
     ) -> None:
         """``kinds``: the events that are wanted.
 
         ``share``: this worker does all of an instance, and has so many in flight; None: only parts of them. ``brief``:
-        nobody wants to see the answers themselves.
+        nobody wants to see the answers themselves. ``waves``: it may do all of several at once. ``ends``: of each
+        replica, where its inputs lead. ``instances``: those that the controller tells of by their number.
         """
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
         self.hosts, self.controller, self.parent, self.pulse = hosts, controller, parent, pulse
@@ -90,6 +96,10 @@ class Host:
         self.failed = self.over = False
         self.events: list[Event] = []
         self.whole, self.brief = (None if share is None else Whole(share)), brief
+        self.ends, self.instances = ends, instances
+        self.most = 1 if share is None else -(-share // 2)
+        """Instances of a wave: while it is computed, the controller sends as many."""
+        self.arriving: dict[int, Pumpings] = {}
         self.answers: dict[End, list[Messages]] = {}
         self.reports: list[Report] = []
         self.losses = list(loss_metrics(graph))
@@ -108,6 +118,7 @@ class Host:
             over=self._over,
             announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
             clock=clock,
+            waves=waves,
         )
         self.worker.pulse = pulse
 
@@ -145,6 +156,8 @@ class Host:
         try:
             with torch.no_grad():
                 moved = step()
+                if not moved and self.worker.waves is not None:
+                    return self._play()
                 if whole is not None:
                     for _ in range(_TURNS):
                         if whole.has_done or not step():
@@ -153,6 +166,45 @@ class Host:
         except Exception as error:
             self._fail(error)
             return False
+
+    def _play(self) -> bool:
+        """One wave, if any instance is staged."""
+        played = self.worker.play(self.most)
+        if played is None:
+            return False
+        assert self.whole is not None
+        lot, done = played
+        if not done:  # message by message, then
+            lot.shelve(self.worker.shelf)
+            messages = lot.messages()
+            for left, (end, some) in enumerate(messages, start=1 - len(messages)):
+                if lot.train:
+                    self.whole.stage(end, some, left == 0)
+                else:
+                    self.worker.deliver(end, Direction.FORWARD, some)
+        elif lot.train:
+            self.worker.retire(np.array(lot.numbers), True)
+            self.whole.untold += lot.numbers
+        return True
+
+    def _stage(self, end: End, messages: Messages, last: bool) -> None:
+        """Messages of whole instances have come in."""
+        assert self.whole is not None
+        for number, some in by_instance(messages):
+            self.arriving.setdefault(number, []).append((end, some))
+        if not last:
+            return
+        arrived, self.arriving = self.arriving, {}
+        waves = self.worker.waves
+        if waves is not None and all(some.payload is not None for parts in arrived.values() for _, some in parts):
+            waves.stage(OfMessages(waves.sites, arrived))
+            return
+        flat = [(end, some) for parts in arrived.values() for end, some in parts]
+        for left, (at, some) in enumerate(flat, start=1 - len(flat)):
+            if messages.train:
+                self.whole.stage(at, some, left == 0)
+            else:
+                self.worker.deliver(at, Direction.FORWARD, some)
 
     def _fail(self, error: BaseException) -> None:
         self.failed = True
@@ -170,7 +222,10 @@ class Host:
             over = np.isin(messages.states.column("instance"), self.forgotten)
             if over.any():
                 messages = messages.take(np.flatnonzero(~over))
-        if self.whole is not None and messages.train:
+        if self.worker.waves is not None and frame.direction == Direction.FORWARD:
+            if len(messages):
+                self._stage(end, messages, frame.last)
+        elif self.whole is not None and messages.train:
             self.whole.stage(end, messages, frame.last)
         else:
             self.worker.deliver(end, Direction(frame.direction), messages)
@@ -194,10 +249,15 @@ class Host:
                 self._fail(error)
         for end, messages in whole.start():
             self.worker.deliver(end, Direction.FORWARD, messages)
-        if whole.untold and (idle or not whole.waiting()):
+        if whole.untold and (idle or self._runs_low(whole)):
             self._tell_done(whole.tell())
         elif idle:
             self._tell_done([])
+
+    def _runs_low(self, whole: Whole) -> bool:
+        """Whether the controller is to send more."""
+        waves = self.worker.waves
+        return not whole.waiting() if waves is None else 2 * waves.waiting() <= self.most
 
     def _tell_done(self, done: list[int]) -> None:
         answers, self.answers = self.answers, {}
@@ -248,7 +308,7 @@ class Host:
             self.sent = self.received = 0
             if self.whole is not None:
                 self.whole.forget()
-            self.answers, self.reports = {}, []
+            self.answers, self.reports, self.arriving = {}, [], {}
             self.worker.abandon()
             self.events.clear()
         elif kind == Kind.ASK:
@@ -271,6 +331,13 @@ class Host:
             gone = _instances(note)
             self.forgotten = np.concatenate((self.forgotten, gone))[-_FORGOTTEN:]
             self.worker.forget(gone)
+        elif note.kind == Kind.STAGE and note.data["era"] == self.era:
+            waves = self.worker.waves
+            assert waves is not None
+            numbers, places = _instances(note).tolist(), np.asarray(note.arrays["places"]).tolist()
+            chosen = {number: self.instances[i] for number, i in zip(numbers, places, strict=True)}
+            ends = self.ends[numbers[0] % len(self.ends)]
+            waves.stage(OfInstances(waves.sites, ends, chosen, bool(note.data["train"]), None))
         elif note.kind == Kind.FLUSH:
             self.worker.flush()
         elif note.kind == Kind.TOKEN and note.data["era"] == self.era:
@@ -290,7 +357,9 @@ class Host:
             "token": token,
             "sent": self.sent,
             "received": self.received,
-            "idle": not any(lane.waiting for lane in self.worker.lanes) and not self.endpoint.pending(),
+            "idle": not any(lane.waiting for lane in self.worker.lanes)
+            and not (self.worker.waves is not None and self.worker.waves.waiting())
+            and not self.endpoint.pending(),
             "held": self.worker.held(),
             "waits": self.worker.waits(),
             "invocations": counts.invocations,

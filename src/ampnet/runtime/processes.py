@@ -36,7 +36,7 @@ import torch
 from ampnet.errors import AmpnetError, DataError, StallError, TransportError, WorkerDied
 from ampnet.events.log import Announcer, Backward, Forward, Listener, Return
 from ampnet.graph import CONTROLLER, End, Graph
-from ampnet.instance import Stream
+from ampnet.instance import Instance, Stream
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction
 from ampnet.nodes.transform import Parameterised
@@ -111,6 +111,7 @@ class Processes(Runtime):
         seed: int = 0,
         listeners: Sequence[Listener] = (),
         clock: Callable[[], float] = time.perf_counter,
+        waves: bool = True,
     ) -> None:
         """``capacity``: bytes of the ring between two processes; what does not fit waits with its sender."""
         if workers < 1:
@@ -159,11 +160,39 @@ class Processes(Runtime):
             clock=clock,
         )
         self.settings["workers"] = workers
+        self._waves = waves and max_batch is None and schedule == "sweep"
+        self._instances: list[Instance] = []
+        """Those that workers have from the start."""
+        self._numbered: dict[int, int] = {}
         self._entrances = entrances(graph, self._wiring)
         self._inner = [name for name in graph.nodes if name not in self._entrances]
         self._places = max_active_keys
         self.on_worker: Callable[[Host], None] = lambda host: None
         """Called in each worker process before it serves, for instruments. To be set before the first run."""
+
+    def know(self, instances: Iterable[Instance]) -> None:
+        """Workers will have these instances from the start: to be pumped, each of them is then named, not sent.
+
+        To be called before the first run. Instances that are the list of a stream in the first run are known anyway.
+        """
+        if self._pids:
+            raise AmpnetError("the workers are there already: tell them of instances before the first run")
+        for instance in instances:
+            if id(instance) not in self._numbered:
+                self._numbered[id(instance)] = len(self._instances)
+                self._instances.append(instance)
+
+    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
+        if not self._instances or not self._whole or not self._brief or not self._waves:
+            return False
+        places = [self._numbered.get(id(instance), -1) for instance in instances.values()]
+        if min(places) < 0 or not all(instance.complete for instance in instances.values()):
+            return False
+        numbers = np.fromiter(instances, dtype=np.int64, count=len(instances))
+        data = {"era": self._era, "train": stream.train}
+        note = Note(Kind.STAGE, data, {"instances": numbers, "places": np.array(places)})
+        self._send(self._homes[int(numbers[0]) % self.controller.parts], note)
+        return True
 
     def _stagger(self) -> None:
         """Begin with some of the places only; `_hear` opens more, a wave for each report of a loss.
@@ -191,6 +220,9 @@ class Processes(Runtime):
         self._stagger()
         if self._pids:
             return streams
+        for stream in streams if isinstance(streams, Sequence) else ():
+            if isinstance(stream.instances, Sequence):
+                self.know(i for i in stream.instances if isinstance(i, Instance))
         streams = iter(streams)
         first = next(streams, None)
         if first is None:
@@ -286,6 +318,8 @@ class Processes(Runtime):
         self._whole = whole and len(homes) == counts.pop() and not any(hosts[n] < len(here) for n in self._entrances)
         self._brief = self._whole and not any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
         self.controller.parts = len(homes) if self._whole else 1
+        self._homes = dict(homes)
+        """By replica of the whole model: its worker."""
         self._ways = {
             port: [self._wiring.forward[End(name, i)] for i in range(len(nodes[name].outputs))]
             for name, port in self._entrances.items()
@@ -313,6 +347,9 @@ class Processes(Runtime):
             clock=self.clock,
             share=self._share(number) if self._whole else None,
             brief=self._brief,
+            waves=self._waves and self._brief,
+            ends=[self._inputs_of(copy) for copy in range(self.controller.parts)] if self._whole else (),
+            instances=self._instances,
             **self._limits,
         )
         self.on_worker(host)
@@ -323,6 +360,10 @@ class Processes(Runtime):
         # it would wait for them for ever.
         with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(self._threads,)) as fresh:
             fresh.submit(host.serve).result()
+
+    def _inputs_of(self, replica: int) -> dict[str, End]:
+        """Where each input leads, for the instances of one replica of the whole model."""
+        return {given.name: self._ways[port][replica] for port, given in enumerate(self.graph.inputs)}
 
     def _share(self, number: int) -> int:
         """How many instances may be in flight at a worker that does all of them."""

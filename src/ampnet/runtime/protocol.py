@@ -4,6 +4,7 @@
                      FORGET     what is left of instances of an inference     FLUSH    a training stream is over
                      ABANDON    drop all that is in flight                    ASK      say how you are
                      SHOW       send what happened                            STOP     end
+                     STAGE      compute these instances, which you have had from the start
     among workers    TOKEN      what runs round the replicas of a node
     to controller    REPORT     what a loss has judged                        ERROR    a node failed
                      EVENTS     what happened, for the log; to SHOW           ANSWER   to ASK
@@ -49,6 +50,7 @@ class Kind(IntEnum):
     STOP = 7
     SHOW = 8
     TOKEN = 9
+    STAGE = 10
     REPORT = 11
     ERROR = 12
     EVENTS = 13
