@@ -116,6 +116,8 @@ class OurRuntime(Contender):
         self.runtime: Runtime = (
             Inline(graph, **settings) if ours.workers == 1 else Processes(graph, workers=ours.workers, **settings)
         )
+        if isinstance(self.runtime, Processes):  # as peers have their batches ready in each process
+            self.runtime.know(one for part in (self._train, self._valid) for batch in part for one in batch)
 
     def train(self, batches: Iterable[int]) -> Part:
         return self._part(self.runtime.train(one for place in batches for one in self._train[place]))

@@ -94,7 +94,7 @@ LIST_REDUCTION = Workload(
         "torch compile": compiled(peers.Folded, dynamic=False),
     },
     base="torch eager 1 thread",
-    each=4,
+    each=32,
     target=Target("accuracy", 0.97),
     rival="torch eager",
     bounds=(Bound("ours", "torch eager 1 thread", 0.8), Bound("ours", "ours by hand", 0.95)),

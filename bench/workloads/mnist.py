@@ -78,7 +78,7 @@ MNIST = Workload(
     },
     peers={"torch eager": peers.Eager, "torch compile": compiled(peers.Eager)},
     base="torch eager 1 thread",
-    each=2,
+    each=16,
     target=Target("loss", 0.01, batches=20),
     rival="torch eager",
     external="mnist_mlp.py",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +25,10 @@ from ampnet.state import Column, Ints, States
 from ampnet.wave.arena import Arena, Pool, Read
 from ampnet.wave.score import Score
 from ampnet.wave.sites import Site, Sites
+
+
+_NOTHING = torch.empty(0, dtype=torch.int64)
+_Owner = TypeVar("_Owner")
 
 
 @dataclass(slots=True, eq=False)
@@ -77,8 +82,12 @@ class Whole:
 class Layout:
     """What is to be computed for some instances. See the head of this file."""
 
-    def __init__(self, sites: Sites, moved: Sequence[bool], scores: Sequence[Score], pool: Pool) -> None:
-        self.sites, self._scores, self.pool = sites, scores, pool
+    def __init__(
+        self, sites: Sites, moved: Sequence[bool], scores: Sequence[Score], pool: Pool, device: torch.device
+    ) -> None:
+        """``device``: where it will be computed. All that has to be there is sent there in one piece."""
+        self.sites, self._scores, self.pool, self.device = sites, scores, pool, device
+        self._sent: list[tuple[object, str, Ints]] = []
         self.fixed = False
         """Whether all of it is in the same memory in every wave."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}
@@ -115,6 +124,26 @@ class Layout:
         self.operations: list[Operation] = []
         self._sizes, self._at = sizes, starts - begin[sites.block_arena].repeat(each)
         self._make_operations()
+        if device.type != "cpu":
+            self._send()
+
+    def _send(self) -> None:
+        """Bring all numbers of rows to the device."""
+        sizes = [len(array) for _, _, array in self._sent]
+        if sizes:
+            flat = torch.from_numpy(np.concatenate([array for _, _, array in self._sent])).pin_memory()
+            pieces = flat.to(self.device, non_blocking=True).split(sizes)
+            for (owner, name, _), piece in zip(self._sent, pieces, strict=True):
+                setattr(owner, name, piece)
+        self._sent = []
+
+    def _placed(self, owner: _Owner, name: str, array: Ints) -> _Owner:
+        """An attribute that holds numbers of rows."""
+        if self.device.type == "cpu":
+            setattr(owner, name, torch.from_numpy(array))
+        else:
+            self._sent.append((owner, name, array))
+        return owner
 
     def _arenas(self, starts: Ints, ends: Ints, each: int) -> tuple[Ints, Ints, Ints]:
         """Of every arena: where it begins, ends, and where its pumped rows end."""
@@ -148,7 +177,6 @@ class Layout:
         shift = np.repeat(bases, [s.ends.shape[1] for s in scores])
         both = self._place[(ends + shift)[:, where]]
         self._from, self._to = both[0], both[1]
-        self._index = torch.from_numpy(self._from)
         sizes = np.bincount(
             links[0] * self._rounds + links[1], weights=counts, minlength=len(self.sites.slots) * self._rounds
         )
@@ -165,10 +193,10 @@ class Layout:
             start, rows = int(self._run_first[a]), int(self._run_rows[b] - self._run_rows[a])
             if self._run_breaks[a] == self._run_breaks[b - 1]:
                 return Read(self.arenas[arena], start, start + rows, None)
-            index = torch.from_numpy(ranges(self._run_first[a:b], self._run_length[a:b]))
-            return Read(self.arenas[arena], start, start + rows, index)
+            index = ranges(self._run_first[a:b], self._run_length[a:b])
+            return self._placed(Read(self.arenas[arena], start, start + rows, None), "index", index)
         start = int(self._from[c])
-        return Read(self.arenas[arena], start, start + d - c, self._index[c:d])
+        return self._placed(Read(self.arenas[arena], start, start + d - c, None), "index", self._from[c:d])
 
     def _slot(self, slot: int, round_: int) -> tuple[int, int]:
         """Where the links of a slot are in a round, and how many."""
@@ -181,7 +209,11 @@ class Layout:
         counts = np.bincount(self._to[start : start + size] - begin, minlength=count)
         offsets = np.zeros(count + 1, dtype=np.int64)
         np.cumsum(counts, out=offsets[1:])
-        return Bag(self.arenas[arena], self._index[start : start + size], torch.from_numpy(offsets))
+        return self._bag_of(arena, self._from[start : start + size], offsets)
+
+    def _bag_of(self, arena: int, index: Ints, offsets: Ints) -> Bag:
+        bag = Bag(self.arenas[arena], _NOTHING, _NOTHING)
+        return self._placed(self._placed(bag, "index", index), "offsets", offsets)
 
     def _make_operations(self) -> None:
         rounds, width, sizes, at = self._rounds, self._width, self._sizes, self._at
@@ -275,20 +307,20 @@ class Layout:
             low, high = int(to.min()), int(to.max()) + 1
             order = np.argsort(to, kind="stable")
             to = to[order]
-            index = torch.from_numpy(self._from[back : back + size][order])
+            index = self._from[back : back + size][order]
         else:
-            index = self._index[back : back + size]
+            index = self._from[back : back + size]
         offsets = np.zeros(high - low + 1, dtype=np.int64)
         np.cumsum(np.bincount(to - low, minlength=high - low), out=offsets[1:])
         bags = [
             self._bag(read, site.slot, round_, cuts[0], cuts[-1] - cuts[0]),
             self._bag(pairs, site.slot + 1, round_, start, stop - start),
-            Bag(self.arenas[pairs], index, torch.from_numpy(offsets)),
+            self._bag_of(pairs, index, offsets),
         ]
         at, size = self._slot(site.slot + 1, round_)
         targets = np.empty(size, dtype=np.int64)
         targets[self._from[at : at + size] - cuts[0]] = self._to[at : at + size] - start
-        return Operation(site, start, stop, first, [], bags, cuts, (low, high), torch.from_numpy(targets))
+        return self._placed(Operation(site, start, stop, first, [], bags, cuts, (low, high)), "targets", targets)
 
 
 def _together(parts: Sequence[Column]) -> Column:

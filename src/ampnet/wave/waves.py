@@ -18,17 +18,20 @@ and state, or to leave out what is to be left out.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 
-from ampnet.errors import AmpnetError
+from ampnet.errors import AmpnetError, LossError
 from ampnet.graph import Graph, Wiring
 from ampnet.nodes.embedding import Embedding
 from ampnet.nodes.gru_cell import GruCell
 from ampnet.nodes.linear import Linear
 from ampnet.nodes.node import Node, Report
+from ampnet.nodes.transform import Parameterised
 from ampnet.nodes.tree_lstm_branch import TreeLstmBranch
 from ampnet.nodes.tree_lstm_leaf import TreeLstmLeaf
 from ampnet.structure import Shelf
@@ -124,7 +127,7 @@ class Waves:
         for input_, payload in lot.payloads():
             kernel = self.kernels[input_]
             assert isinstance(kernel, Pumped)
-            kernel.payload = payload
+            kernel.payload = payload if payload.device == layout.device else payload.to(layout.device, non_blocking=True)
         kernels, operations = self.kernels, layout.operations
         for number, whole in layout.wholes.items():
             kernels[number].begin(layout, whole, train)
@@ -135,7 +138,10 @@ class Waves:
         self.played += len(lot.numbers)
         self.operations += len(operations) * (1 + train)
         found = [kernels[number] for number in layout.wholes]
-        return [report for k in found if isinstance(k, LossKernel) for report in k.reports], layout
+        reports = [report for k in found if isinstance(k, LossKernel) for report in k.reports]
+        if train and layout.device.type != "cpu":
+            _check_finite(reports)
+        return reports, layout
 
     def _backward(self, layout: Layout) -> None:
         kernels, name = self.kernels, "?"
@@ -164,16 +170,23 @@ class Waves:
         if missing:
             self._rehearse(lot, missing, shelf)
         if len(names) > 4:  # so many are hardly ever the same again
-            return Layout(self.sites, self._moved, self._known(names), self.pool)
+            return Layout(self.sites, self._moved, self._known(names), self.pool, self._device())
         key = tuple(names)
         layout = self._layouts.get(key)
         if layout is None:
-            layout = Layout(self.sites, self._moved, self._known(names), self.pool)
+            layout = Layout(self.sites, self._moved, self._known(names), self.pool, self._device())
             layout.fix()
             self._layouts[key] = layout
             if len(self._layouts) > _LAYOUTS:
                 self._layouts.popitem(last=False)
         return layout
+
+    def _device(self) -> torch.device:
+        """Where the parameters are."""
+        for node in self.sites.nodes.values():
+            if isinstance(node, Parameterised) and node.updater.weights:
+                return node.updater.weights[0].device
+        return torch.device("cpu")
 
     def _known(self, names: Sequence[bytes]) -> list[Score]:
         """Scores by name, all of them with links for the same slots."""
@@ -210,6 +223,14 @@ class Waves:
         for name, node in self.sites.nodes.items():
             if node.waits():
                 raise Unplayable(f"messages wait at node '{name}' when all that can run has run")
+
+
+def _check_finite(reports: Sequence[Report]) -> None:
+    """On a device one looks at losses when all of a wave is under way, and before anything is updated."""
+    for report in reports:
+        if not math.isfinite(float(report.loss)):
+            cause = LossError("the loss is not finite. Usual causes: a learning rate that is too high, bad input")
+            raise PlayedHalf(report.node, cause)
 
 
 def _alike(a: Lot, b: Lot) -> bool:

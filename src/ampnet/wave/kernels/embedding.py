@@ -34,6 +34,9 @@ class EmbeddingKernel(Kernel):
         self._chosen: Tensor | None = None
         if node.size <= len(tokens):
             self.out.data, self.out.inverse = table, tokens
+        elif tokens.is_cuda:  # to find the different ones, one would have to wait for the device
+            self._chosen = tokens
+            self.out.put(op.start, op.stop, table.index_select(0, tokens))
         else:
             self._chosen, self.out.inverse = torch.unique(tokens, return_inverse=True)
             self.out.data = table.index_select(0, self._chosen)
@@ -56,4 +59,4 @@ class EmbeddingKernel(Kernel):
             node.updater.touch(self.out.inverse.clone())
         else:
             total.index_add_(0, self._chosen, g.to(total.dtype))
-            node.updater.touch(self._chosen)
+            node.updater.touch(self._chosen if not g.is_cuda else self._chosen.clone())

@@ -59,7 +59,7 @@ class LossKernel(Kernel):
         loss, g, metrics, count = node.judge_all(
             prediction, label, self.layout.offsets_of(op), self.layout.labels_of(op) if node.selects else None
         )
-        if not math.isfinite(float(loss)):
+        if not loss.is_cuda and not math.isfinite(float(loss)):
             raise Unplayable("a loss is not finite: such instances are left out one by one")
         op.kept = (g,)
         state = States.trusted(("instance",), np.array([[self.layout.numbers[-1]]]))

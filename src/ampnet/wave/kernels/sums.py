@@ -25,7 +25,7 @@ def add_up(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     """Of each target: the sum of its rows."""
     if rows.dim() == 2 and rows.is_floating_point() and rows.dtype != torch.bfloat16:
         return torch.embedding_bag(rows, index, offsets, False, 0, False, None, True)[0]
-    targets = torch.repeat_interleave(offsets[1:] - offsets[:-1])
+    targets = torch.repeat_interleave(offsets[1:] - offsets[:-1], output_size=index.shape[0])
     return rows.new_zeros(offsets.shape[0] - 1, *rows.shape[1:]).index_add_(0, targets, rows.index_select(0, index))
 
 
@@ -142,7 +142,8 @@ class SegmentsKernel(Kernel):
 
 def _spread(g: Tensor, bag: Bag) -> Tensor:
     """What each target has, for every row of it."""
-    return g.index_select(0, torch.repeat_interleave(bag.offsets[1:] - bag.offsets[:-1]))
+    counts = bag.offsets[1:] - bag.offsets[:-1]
+    return g.index_select(0, torch.repeat_interleave(counts, output_size=bag.index.shape[0]))
 
 
 def _nobodies(count: int) -> States:
