@@ -22,11 +22,16 @@ class Stepper:
     """Makes the steps of one optimizer with one group of parameters; see `stepper`."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer, self.group = optimizer, optimizer.param_groups[0]
+        self.optimizer = optimizer
         self.parameters: list[nn.Parameter] = list(self.group["params"])
         self._lists: tuple[list[Tensor], ...] | None = None
         self._known: list[int] = []
         self._scales: dict[float, Tensor] = {}
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """The optimizer's settings. To be asked for anew: ``load_state_dict`` puts others in their place."""
+        return self.optimizer.param_groups[0]
 
     def step(self, gradients: Sequence[Tensor], count: int) -> None:
         """One step with these sums of so many gradients; they are divided by it, in place."""
@@ -247,6 +252,8 @@ def stepper(optimizer: Optimizer) -> Stepper | None:
         return None
     first = group["params"][0]
     alike = all(p.device == first.device and p.dtype == first.dtype for p in group["params"])
+    if not all(p.is_contiguous() for p in group["params"]):
+        return None  # columns of a larger matrix (a tile): the kernels take memory as it comes
     if not alike or first.dtype not in (torch.float32, torch.float64) or first.device.type not in ("cpu", "cuda"):
         return None
     if kind is _Adagrad and first.device.type != "cpu":
