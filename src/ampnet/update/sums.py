@@ -13,7 +13,7 @@ Only the order of summation depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -57,6 +57,10 @@ class Sums(list[Tensor]):
             self._old[i] = False
             total.zero_()
         return total
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """All sums, to be added to."""
+        return (self[i] for i in range(len(self)))
 
     def add_whole(self, g: Tensor, x: Tensor, weight: int = 0) -> None:
         """``self[weight] += g' x``, now."""
