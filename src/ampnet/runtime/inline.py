@@ -97,7 +97,7 @@ class Inline(Runtime):
 
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
         waves = self.worker.waves
-        if waves is None or not all(instance.complete for instance in instances.values()):
+        if waves is None or waves.numbers_matter or not all(i.complete for i in instances.values()):
             return False
         waves.stage(OfInstances(waves.sites, self._by_name, instances, stream.train, stream))
         return True

@@ -116,7 +116,7 @@ class Trial:
 
         owner, policies = self.graph.runtime, {n: p.updater.policy for n, p in self.graph.parameterised().items()}
         try:
-            with Inline(self.graph, update=None, **self.settings) as runtime:
+            with Inline(self.graph, update=None, waves=False, **self.settings) as runtime:  # node by node
                 self._watch(runtime)
                 runtime.train(instances[: max(1, len(instances) // 2)])  # warms up
                 self.costs = Costs()

@@ -138,10 +138,12 @@ class Sites:
         for name, node in self.nodes.items():
             if not isinstance(node, ROUTING) and not _computes(node):
                 raise Unplayable(f"node '{name}' ({type(node).__name__}) has a forward of its own")
-            for port in range(len(node.outputs)):
-                target = self.wiring.forward[End(name, port)]
-                if target.node not in self.nodes:
-                    raise Unplayable(f"node '{name}' sends to '{target.node}', which is hosted elsewhere")
+            targets = [self.wiring.forward[End(name, port)].node for port in range(len(node.outputs))]
+            for target in targets:
+                if target not in self.nodes:
+                    raise Unplayable(f"node '{name}' sends to '{target}', which is hosted elsewhere")
+            if isinstance(node, Cond | Dispatch) and all(target in self.graph.copies for target in targets):
+                raise Unplayable(f"node '{name}' chooses among replicas, by turns or by the number of the instance")
 
     # -- order
 

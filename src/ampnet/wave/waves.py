@@ -45,7 +45,7 @@ from ampnet.wave.kernels.rows import BY_NODE, ByItself, Pumped
 from ampnet.wave.kernels.sums import BagKernel, MixtureKernel, SegmentsKernel
 from ampnet.wave.kernels.tree_lstm import BranchKernel, LeafKernel
 from ampnet.wave.layout import Layout
-from ampnet.wave.lot import Lot
+from ampnet.wave.lot import Lot, OfInstances
 from ampnet.wave.rehearse import Rehearsal
 from ampnet.wave.score import Score, relinked, scores
 from ampnet.wave.sites import Site, Sites, Unplayable
@@ -54,6 +54,8 @@ _KEPT = 512 * 2**20
 """Bytes of scores that are kept."""
 _LAYOUTS = 64
 """Layouts that are kept, where instances have few different scores."""
+_NUMBERS = 16
+"""Numbers under which an instance is tried, to see whether they matter."""
 
 class PlayedHalf(AmpnetError):
     """A backward failed, when gradients had been added up already. ``cause`` says why."""
@@ -85,6 +87,8 @@ class Waves:
         self._layouts: OrderedDict[tuple[bytes, ...], Layout] = OrderedDict()
         self._staged: deque[Lot] = deque()
         self.operations = self.rehearsed = self.played = 0
+        self.numbers_matter: bool | None = None
+        """Whether nodes look at the number of an instance, so that none can be played; None: not known yet."""
 
     # -- [1]
 
@@ -201,22 +205,39 @@ class Waves:
     def _rehearse(self, lot: Lot, missing: Mapping[bytes, int], shelf: Shelf) -> None:
         """[2] for the instances at these places."""
         some = lot.at(list(missing.values()))
-        rehearsal = Rehearsal(self.sites)
-        with some.shelved(shelf):
-            try:
-                rehearsal.run(some.messages())
-                self._check_over(some)
-            except Exception:
-                for node in self.sites.nodes.values():
-                    node.forget_instances(np.array(some.numbers))
-                raise
+        if self.numbers_matter is None:
+            self.numbers_matter = self._by_number(some, shelf)
+        if self.numbers_matter:
+            raise Unplayable("where an instance goes depends on its number")
+        found = self._scores_of(some, shelf)
         self.rehearsed += len(some.numbers)
-        for name, score in zip(missing, scores(self.sites, rehearsal, some.numbers), strict=True):
+        for name, score in zip(missing, found, strict=True):
             self._scores[name] = score
             self._bytes += score.nbytes
         while self._bytes > _KEPT and len(self._scores) > 1024:
             _, gone = self._scores.popitem(last=False)
             self._bytes -= gone.nbytes
+
+    def _scores_of(self, lot: Lot, shelf: Shelf) -> list[Score]:
+        rehearsal = Rehearsal(self.sites)
+        with lot.shelved(shelf):
+            try:
+                rehearsal.run(lot.messages())
+                self._check_over(lot)
+            except Exception:
+                for node in self.sites.nodes.values():
+                    node.forget_instances(np.array(lot.numbers))
+                raise
+        return scores(self.sites, rehearsal, lot.numbers)
+
+    def _by_number(self, lot: Lot, shelf: Shelf) -> bool:
+        """Whether one and the same instance goes other ways under other numbers, of which scores know nothing."""
+        if not isinstance(lot, OfInstances):
+            return False  # which worker it came to was chosen by its number, and nothing else is
+        low, one = max(lot.numbers) + 1, lot.instances[lot.numbers[0]]
+        many = OfInstances(lot.sites, lot.ends, {low + i: one for i in range(_NUMBERS)}, lot.train, lot.stream)
+        first, *others = self._scores_of(many, shelf)
+        return not all(first.equals(other) for other in others)
 
     def _check_over(self, lot: Lot) -> None:
         """Nobody may wait for anything after a rehearsal."""
