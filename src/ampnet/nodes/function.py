@@ -31,8 +31,8 @@ class Function(Transform):
         version = x._version
         y = check_row_wise(self.function(x), x, version)
         if not self._checked and len(x) > 1:
-            self._checked = True
             check_alone(y, x, self.function)
+            self._checked = True
         return y, (x,)
 
     def gradient(self, g: Tensor, kept: Kept) -> Tensor | None:

@@ -41,8 +41,8 @@ class Module(Parameterised):
         version = x._version
         y = check_row_wise(self._call(x, w), x, version)
         if not self._checked and len(x) > 1:
-            self._checked = True
             check_alone(y, x, lambda rows: self._call(rows, w))
+            self._checked = True
         return y, (x,)
 
     def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:

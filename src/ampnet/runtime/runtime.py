@@ -219,7 +219,6 @@ class Runtime:
         controller.on_end = on_end if on_end is not None else lambda stats: None
         due = time.monotonic() + turn_seconds
         tables = [group for group in self.graph.replicas.values() if group.table is not None]
-        turn = 0
         try:
             self._inside = True
             with torch.no_grad(), _fewer_collections():
@@ -234,8 +233,7 @@ class Runtime:
                 while controller.busy:
                     self._turn()
                     controller.pump()
-                    turn += 1
-                    if on_turn is not None and turn & 15 == 0 and time.monotonic() >= due:
+                    if on_turn is not None and time.monotonic() >= due:
                         progress = controller.progress()
                         if progress is not None:
                             on_turn(progress)

@@ -106,7 +106,7 @@ class Updater:
 
     def reset(self) -> None:
         """Drop the gradients that have added up so far."""
-        self.counter, self._touched = 0, False
+        self.counter, self._touched, self._went = 0, False, False
         if self.moved is not None:
             self.moved.clear()
         if self.touched is not None:
