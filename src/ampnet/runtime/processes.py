@@ -62,6 +62,7 @@ from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.state import Column, Ints
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
+from ampnet.wave.sites import Sites, Unplayable
 from ampnet.worker import Counts, Worker
 
 _NAP = 0.02
@@ -183,7 +184,7 @@ class Processes(Runtime):
                 self._instances.append(instance)
 
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
-        if not self._instances or not self._whole or not self._brief or not self._waves:
+        if not self._instances or not self._waves:
             return False
         places = [self._numbered.get(id(instance), -1) for instance in instances.values()]
         if min(places) < 0 or not all(instance.complete for instance in instances.values()):
@@ -318,12 +319,23 @@ class Processes(Runtime):
         self._whole = whole and len(homes) == counts.pop() and not any(hosts[n] < len(here) for n in self._entrances)
         self._brief = self._whole and not any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
         self.controller.parts = len(homes) if self._whole else 1
+        self._waves = self._waves and self._brief and self._playable(here)
         self._homes = dict(homes)
         """By replica of the whole model: its worker."""
         self._ways = {
             port: [self._wiring.forward[End(name, i)] for i in range(len(nodes[name].outputs))]
             for name, port in self._entrances.items()
         }
+
+    def _playable(self, here: Sequence[Sequence[str]]) -> bool:
+        """Whether each worker can play the nodes it hosts."""
+        try:
+            for names in here:
+                if names:
+                    Sites(self.graph, self._wiring, {name: self.graph.nodes[name] for name in names})
+        except Unplayable:
+            return False
+        return True
 
     def _be_worker(self, number: int, parent: int) -> None:
         """In the new process: work until told to end."""
@@ -347,7 +359,7 @@ class Processes(Runtime):
             clock=self.clock,
             share=self._share(number) if self._whole else None,
             brief=self._brief,
-            waves=self._waves and self._brief,
+            waves=self._waves,
             ends=[self._inputs_of(copy) for copy in range(self.controller.parts)] if self._whole else (),
             instances=self._instances,
             **self._limits,

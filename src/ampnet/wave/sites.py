@@ -25,7 +25,6 @@ import numpy as np
 
 from ampnet.errors import AmpnetError
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
-from ampnet.nodes.bank import LinearBank
 from ampnet.nodes.bcast import Bcast
 from ampnet.nodes.concat import Concat
 from ampnet.nodes.cond import Cond
@@ -142,7 +141,8 @@ class Sites:
             for target in targets:
                 if target not in self.nodes:
                     raise Unplayable(f"node '{name}' sends to '{target}', which is hosted elsewhere")
-            if isinstance(node, Cond | Dispatch) and all(target in self.graph.copies for target in targets):
+            chooses = isinstance(node, Cond | Dispatch) and name not in self.graph.copies
+            if chooses and all(target in self.graph.copies for target in targets):
                 raise Unplayable(f"node '{name}' chooses among replicas, by turns or by the number of the instance")
 
     # -- order
@@ -377,7 +377,7 @@ class Sites:
 
 def _computes(node: Node) -> bool:
     """Whether a node makes each row from rows, as we know how to."""
-    if type(node) in (Concat, Split, Rows, Reduce, LinearBank) or isinstance(node, Loss):
+    if type(node) in (Concat, Split, Rows, Reduce) or isinstance(node, Loss):
         return True
     forward = type(node).forward
     return forward is Transform.forward or forward is Parameterised.forward
