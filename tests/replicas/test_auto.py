@@ -69,7 +69,7 @@ def test_one_core_or_no_data_needs_no_trial(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_trial_takes_a_few_instances_and_leaves_no_trace() -> None:
     graph, taken = chain("linear"), []
-    with Inline(graph, update=Update(SGD)) as runtime:
+    with Inline(graph, update=Update(SGD), waves=False) as runtime:  # an update for every message
         before = weights(graph)
 
         def endless() -> Iterator[Instance]:

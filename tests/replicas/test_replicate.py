@@ -378,7 +378,7 @@ def test_keys_of_the_state_are_those_without_replicas_and_loading_is_for_all(syn
             )
             graph.module().load_state_dict(other)
         with Inline(plain) as runtime:
-            assert runtime.infer(of.instances(plain)).loss == pytest.approx(want, abs=1e-12)
+            assert runtime.infer(of.instances(plain)).loss == pytest.approx(want, rel=1e-13)
     finally:
         of.model.load_state_dict(before)
 
