@@ -134,6 +134,8 @@ class Waves:
             kernel.payload = payload if payload.device == layout.device else payload.to(layout.device, non_blocking=True)
         kernels, operations = self.kernels, layout.operations
         for number, whole in layout.wholes.items():
+            if not layout.fixed:
+                whole.state = None  # it is about memory that may be elsewhere by now
             kernels[number].begin(layout, whole, train)
         for op in operations:
             kernels[op.site.number].run_forward(op)
