@@ -240,7 +240,9 @@ class Loss(Node):
         total, g = segment_logsumexp(scores, batch)
         picked = index_tensor(offsets[:-1] + right, scores)
         loss = total - scores.index_select(0, picked)
-        metrics = {name: _chosen(segment_max(scores, batch)[1], label.reshape(-1)) for name in self.metrics}
+        each = rows_each(batch.offsets)
+        choice = scores.view(n, each).argmax(1) if each else segment_max(scores, batch)[1]
+        metrics = {name: _chosen(choice, label.reshape(-1)) for name in self.metrics}
         if not batch.train:
             return loss, None, metrics
         g.index_add_(0, picked, self._minus_one.to(g).expand(n))

@@ -95,7 +95,7 @@ class Layout:
         """By node: how many messages came to it."""
         self.numbers: Sequence[int] = ()
         """Of the instances, in the order of their scores; set for each wave."""
-        self.messages: Ints = sum((s.messages for s in scores), np.zeros(len(sites.sites), dtype=np.int64))
+        self.messages: Ints = np.add.reduce([s.messages for s in scores])
         self._rounds, self._width = max(s.rounds for s in scores), sites.width
         each = self._rounds * self._width
         blocks, bases = _together([s.blocks for s in scores]).astype(np.int64), _bases([s.rows for s in scores])
@@ -175,8 +175,9 @@ class Layout:
         starts = np.cumsum(counts) - counts
         where = ranges(starts[order], counts[order])
         shift = np.repeat(bases, [s.ends.shape[1] for s in scores])
-        both = self._place[(ends + shift)[:, where]]
-        self._from, self._to = both[0], both[1]
+        shift = shift.take(where)
+        self._from = self._place.take(ends[0].take(where) + shift)
+        self._to = self._place.take(ends[1].take(where) + shift)
         sizes = np.bincount(
             links[0] * self._rounds + links[1], weights=counts, minlength=len(self.sites.slots) * self._rounds
         )

@@ -49,7 +49,7 @@ class Score:
     labels: dict[tuple[int, int], Ints]
     """Of losses whose labels have other rows than their predictions: the rows of each label."""
     messages: Ints
-    """By site: how many messages came to it."""
+    """By site: how many messages came to it; of one with parameters, those that a loss depends on."""
     rounds: int
     rows: int
     """How many rows are made."""
@@ -269,25 +269,51 @@ _States = dict[tuple[int, int], tuple[tuple[str, ...], Ints, Ints]]
 def _messages(
     sites: Sites, rehearsal: Rehearsal, place: dict[int, int]
 ) -> tuple[list[_States], list[dict[tuple[int, int], Ints]], Ints]:
-    """By instance: states where they are looked at, rows of labels, and how many messages came to each site."""
+    """By instance: states where they are looked at, rows of labels, and how many gradients come to each site."""
     states: list[_States] = [{} for _ in place]
     labels: list[dict[tuple[int, int], Ints]] = [{} for _ in place]
     messages = np.zeros((len(place), len(sites.sites)), dtype=np.int64)
     lowest, highest = min(place), max(place)
     lookup = np.full(highest - lowest + 1, -1, dtype=np.int64)
     lookup[np.fromiter(place, dtype=np.int64) - lowest] = np.fromiter(place.values(), dtype=np.int64)
+    wanted = _wanted(rehearsal)
     for step in rehearsal.steps:
         site = step.site
         if not isinstance(site.node, Parameterised) and not site.looks_at_states:
             continue
         owners = lookup[step.states.columns[0] - lowest]
-        messages[:, site.number] += np.bincount(owners, minlength=len(place))
+        counted = owners
+        if isinstance(site.node, Parameterised):
+            counted = owners[_any_of(wanted[step.base : step.base + step.rows], step)]
+        messages[:, site.number] += np.bincount(counted, minlength=len(place))
         if site.looks_at_states:
             order = np.argsort(owners, kind="stable")
             cuts = np.flatnonzero(np.diff(owners[order])) + 1
             for mine in np.split(order, cuts):
                 _tell(states[int(owners[mine[0]])], labels[int(owners[mine[0]])], step, mine)
     return states, labels, messages
+
+
+def _wanted(rehearsal: Rehearsal) -> Column:
+    """Of each row: whether a loss depends on it. Others are answered without a gradient, which counts nowhere."""
+    wanted = np.zeros(rehearsal.rows, dtype=bool)
+    for step in reversed(rehearsal.steps):
+        if step.site.kind == "loss":
+            wanted[step.sources[0]] = True
+            continue
+        made = wanted[step.base : step.base + step.rows]
+        for source in step.sources if made.any() else ():
+            wanted[source[made if step.counts is None else np.repeat(made, step.counts)]] = True
+    return wanted
+
+
+def _any_of(rows: Column, step: Step) -> Column:
+    """Of each message of a step: whether it holds of any of its rows, or it has none."""
+    if step.offsets is None:
+        return rows
+    counts = np.diff(step.offsets)
+    which = np.repeat(np.arange(step.messages), counts)
+    return (np.bincount(which[rows], minlength=step.messages) > 0) | (counts == 0)
 
 
 def _tell(states: _States, labels: dict[tuple[int, int], Ints], step: Step, mine: Ints) -> None:

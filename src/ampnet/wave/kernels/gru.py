@@ -1,8 +1,11 @@
 """GruCell: the gated recurrent unit over all rows of a wave; ``x`` and ``h`` are read where they lie.
 
-    forward    gates = x Wi' + b      gates_rz += h Wh_rz'      hn = h Wh_n' + bh_n
-               r, z = sigmoid(gates_rz)     n = tanh(gates_n + r hn)     h' = n + z (h - n)
+    forward    gi = x Wi' + bi     gh = h Wh' + bh     r, z = sigmoid(gi + gh)     hn = gh_n
+               n = tanh(gi_n + r hn)     h' = n + z (h - n)
     backward   through the same equations; both products once for each operation, the weights' at the end
+
+Products have the gates side by side, as the weights have them; r, z, n and hn are kept apart, each without gaps: what
+runs element by element is several times faster on such memory where rows are narrow.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from torch import Tensor
 from ampnet.nodes.gru_cell import GruCell
 from ampnet.wave.arena import Read
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.wave.kernels.linear import add_product
 from ampnet.wave.kernels.squash import tanh_
 from ampnet.wave.layout import Layout, Operation, Whole
 
@@ -31,14 +33,10 @@ class GruKernel(Kernel):
         n, w = node.n_hidden, self.weights
         self._n, rows = n, whole.stop - whole.start
         self._y = self.out.open((n,), w[0])
-        self._gates = self.take("gates", rows, 3 * n, w[0])
-        """r, z and n."""
-        self._hn = self.take("hn", rows, n, w[0])
-        bias = None
-        if node.bias:
-            bias = w[2].clone()
-            bias[: 2 * n] += w[3][: 2 * n]
-        self._bias, self._bias_n = bias, w[3][2 * n :] if node.bias else None
+        self._rz = self.take("rz", 2 * rows, n, w[0]).view(2, rows, n)
+        self._new, self._hn = self.take("new", rows, n, w[0]), self.take("hn", rows, n, w[0])
+        self._gi, self._gh = self.take("gi", rows, 3 * n, w[0]), self.take("gh", rows, 3 * n, w[0])
+        """The products; in the backward, their gradients."""
         self._copies: dict[int, Tensor] = {}
 
     def _x(self, i: int, op: Operation) -> Tensor:
@@ -61,47 +59,41 @@ class GruKernel(Kernel):
         n, w = self._n, self.weights
         x, h = self._x(0, op), self._x(1, op)
         a, b = op.start - self.whole.start, op.stop - self.whole.start
-        gates, hn = self._gates[a:b], self._hn[a:b]
-        if self._bias is not None:
-            torch.addmm(self._bias, x, w[0].t(), out=gates)
-            torch.addmm(self._bias_n, h, w[1][2 * n :].t(), out=hn)  # type: ignore[arg-type]
+        gi, gh = self._gi[a:b], self._gh[a:b]
+        r, z, new, hn = self._rz[0, a:b], self._rz[1, a:b], self._new[a:b], self._hn[a:b]
+        if len(w) > 2:
+            torch.addmm(w[2], x, w[0].t(), out=gi)
+            torch.addmm(w[3], h, w[1].t(), out=gh)
         else:
-            torch.mm(x, w[0].t(), out=gates)
-            torch.mm(h, w[1][2 * n :].t(), out=hn)
-        rz, new = gates[:, : 2 * n], gates[:, 2 * n :]
-        rz.addmm_(h, w[1][: 2 * n].t())
-        rz.sigmoid_()
-        tanh_(new.addcmul_(rz[:, :n], hn))
-        torch.lerp(new, h, rz[:, n:], out=self._y[op.start : op.stop])
+            torch.mm(x, w[0].t(), out=gi)
+            torch.mm(h, w[1].t(), out=gh)
+        torch.add(gi[:, :n], gh[:, :n], out=r).sigmoid_()
+        torch.add(gi[:, n : 2 * n], gh[:, n : 2 * n], out=z).sigmoid_()
+        hn.copy_(gh[:, 2 * n :])
+        tanh_(torch.addcmul(gi[:, 2 * n :], r, hn, out=new))
+        torch.lerp(new, h, z, out=self._y[op.start : op.stop])
 
     def backward(self, op: Operation) -> None:
         n, w = self._n, self.weights
         a, b = op.start - self.whole.start, op.stop - self.whole.start
-        g, gates, hn = self.gradient(op), self._gates[a:b], self._hn[a:b]
-        r, z, new = gates[:, :n], gates[:, n : 2 * n], gates[:, 2 * n :]
+        g, di, dh = self.gradient(op), self._gi[a:b], self._gh[a:b]
+        r, z, new, hn = self._rz[0, a:b], self._rz[1, a:b], self._new[a:b], self._hn[a:b]
         h = self._copies[1][a:b] if 1 in self._copies else op.reads[1].rows()
-        # What is kept is no longer needed once its gradient is there, and makes room for it.
-        d_z = (h - new).mul_(g)
         through = g * z
-        _sigmoid_back(d_z, z, grad_input=z)
-        d_new = g.sub_(through)
-        _tanh_back(d_new, new, grad_input=new)
-        d_r = new * hn
-        torch.mul(new, r, out=hn)
-        _sigmoid_back(d_r, r, grad_input=r)
+        _sigmoid_back((h - new).mul_(g), z, grad_input=di[:, n : 2 * n])
+        d_new = _tanh_back(g.sub_(through), new, grad_input=new)
+        torch.mul(d_new, r, out=dh[:, 2 * n :])
+        di[:, 2 * n :] = d_new
+        _sigmoid_back(hn.mul_(d_new), r, grad_input=di[:, :n])
+        dh[:, : 2 * n] = di[:, : 2 * n]
         if op.reads[1].moved:
-            through.addmm_(gates[:, : 2 * n], w[1][: 2 * n]).addmm_(hn, w[1][2 * n :])
-            op.reads[1].add(through)
-        op.reads[0].add_product(gates, w[0])
+            op.reads[1].add(through.addmm_(dh, w[1]))
+        op.reads[0].add_product(di, w[0])
 
     def finish(self) -> None:
-        n, sums = self._n, self.sums
-        d, dn, h = self._gates, self._hn, self._all(1)
-        sums.add_whole(d, self._all(0))
-        add_product(sums[1][: 2 * n], d[:, : 2 * n], h)
-        add_product(sums[1][2 * n :], dn, h)
+        sums, di, dh = self.sums, self._gi, self._gh
+        sums.add_whole(di, self._all(0))
+        sums.add_whole(dh, self._all(1), 1)
         if len(sums) > 2:
-            total = d.sum(0, dtype=sums[2].dtype)
-            sums[2].add_(total)
-            sums[3][: 2 * n].add_(total[: 2 * n])
-            sums[3][2 * n :].add_(dn.sum(0, dtype=sums[3].dtype))
+            sums[2].add_(di.sum(0, dtype=sums[2].dtype))
+            sums[3].add_(dh.sum(0, dtype=sums[3].dtype))

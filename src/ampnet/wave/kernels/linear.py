@@ -19,6 +19,7 @@ from torch import Tensor
 from ampnet.nodes.linear import ACTIVATIONS, Linear
 from ampnet.wave.arena import Read
 from ampnet.wave.kernels.kernel import Kernel
+from ampnet.wave.kernels.squash import tanh_
 from ampnet.wave.layout import Operation
 
 _relu_back = torch.ops.aten.threshold_backward.grad_input
@@ -111,7 +112,7 @@ class LinearKernel(Kernel):
         node = self.site.node
         assert isinstance(node, Linear)
         if node.activation is not None:
-            do(ACTIVATIONS[node.activation][0], y)
+            do(tanh_ if node.activation == "tanh" else ACTIVATIONS[node.activation][0], y)
 
     def _look_up(self, ready: _Ready, bias: Tensor | None) -> None:
         """The products of all different rows, then those of all rows."""
