@@ -48,6 +48,7 @@ from ampnet.state import Column, States
 from ampnet.structure import Shelf, Structure
 from ampnet.update.at_once import apply_at_once
 from ampnet.wave import Lot, PlayedHalf, Unplayable, Waves
+from ampnet.wave.kernels.products import Precision
 
 Send = Callable[[End, Direction, Messages], None]
 Tell = Callable[[Report], None]
@@ -101,6 +102,7 @@ class Worker:
         announce: Announcer | None = None,
         clock: Clock = time.perf_counter,
         waves: bool = False,
+        precision: Precision = "float32",
     ) -> None:
         """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` the reports of losses.
 
@@ -129,7 +131,7 @@ class Worker:
         self._hands_on = schedule.hands_on
         self._make_routes(wiring)
         self._trains = [n for n in self.nodes.values() if isinstance(n, Parameterised)]
-        self.waves = self._make_waves(graph, wiring) if waves and max_batch is None and self._hands_on else None
+        self.waves = self._make_waves(graph, wiring, precision) if waves and max_batch is None and self._hands_on else None
         """None: instances are run message by message."""
         self._copies = {name: graph.copies[name] for name in self.nodes if name in graph.copies}
         self._hand, self._over = hand, over
@@ -156,11 +158,11 @@ class Worker:
                         lanes.append(lane)
         return lanes
 
-    def _make_waves(self, graph: Graph, wiring: Wiring) -> Waves | None:
+    def _make_waves(self, graph: Graph, wiring: Wiring, precision: Precision) -> Waves | None:
         if any(self._announce.wants(kind) for kind in (Forward, Backward, Return)):
             return None  # somebody wants to see every message
         try:
-            return Waves(graph, wiring, self.nodes)
+            return Waves(graph, wiring, self.nodes, precision)
         except Unplayable:
             return None
 

@@ -44,6 +44,7 @@ from ampnet.runtime.transport import Batch, Endpoint, Note
 from ampnet.runtime.whole import Whole
 from ampnet.schedule import Schedule
 from ampnet.state import Column, Ints
+from ampnet.wave.kernels.products import Precision
 from ampnet.wave.lot import OfInstances, OfMessages, Pumpings, by_instance
 from ampnet.worker import Worker
 
@@ -80,6 +81,7 @@ class Host:
         share: int | None,
         brief: bool,
         waves: bool = False,
+        precision: Precision = "float32",
         ends: Sequence[Mapping[str, End]] = (),
         instances: Sequence[Instance] = (),
     ) -> None:
@@ -119,6 +121,7 @@ class Host:
             announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
             clock=clock,
             waves=waves,
+            precision=precision,
         )
         self.worker.pulse = pulse
 

@@ -19,11 +19,12 @@ from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
-from ampnet.runtime.runtime import Runtime
+from ampnet.runtime.runtime import Runtime, check_precision
 from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.state import Column
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
+from ampnet.wave.kernels.products import Precision
 from ampnet.wave.lot import OfInstances
 from ampnet.worker import Counts, Worker
 
@@ -56,6 +57,7 @@ class Inline(Runtime):
         listeners: Sequence[Listener] = (),
         clock: Callable[[], float] = time.perf_counter,
         waves: bool = True,
+        precision: Precision = "float32",
     ) -> None:
         super().__init__(
             graph,
@@ -81,7 +83,9 @@ class Inline(Runtime):
             announce=self._announce,
             clock=clock,
             waves=waves,
+            precision=precision,
         )
+        check_precision(precision, self.worker.waves is not None)
         self._by_name = {given.name: end for given, end in zip(graph.inputs, self._ends, strict=True)}
 
     def _to_controller(self, end: End, direction: Direction, messages: Messages) -> None:

@@ -55,13 +55,14 @@ from ampnet.runtime.protocol import (
     report_of,
     structure_note,
 )
-from ampnet.runtime.runtime import Runtime
+from ampnet.runtime.runtime import Runtime, check_precision
 from ampnet.runtime.shared import share
 from ampnet.runtime.transport import Batch, Endpoint, Frame, Mesh, Note
 from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.state import Column, Ints
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
+from ampnet.wave.kernels.products import Precision
 from ampnet.wave.sites import Sites, Unplayable
 from ampnet.worker import Counts, Worker
 
@@ -113,6 +114,7 @@ class Processes(Runtime):
         listeners: Sequence[Listener] = (),
         clock: Callable[[], float] = time.perf_counter,
         waves: bool = True,
+        precision: Precision = "float32",
     ) -> None:
         """``capacity``: bytes of the ring between two processes; what does not fit waits with its sender."""
         if workers < 1:
@@ -161,7 +163,7 @@ class Processes(Runtime):
             clock=clock,
         )
         self.settings["workers"] = workers
-        self._waves = waves and max_batch is None and schedule == "sweep"
+        self._waves, self._precision = waves and max_batch is None and schedule == "sweep", precision
         self._instances: list[Instance] = []
         """Those that workers have from the start."""
         self._numbered: dict[int, int] = {}
@@ -320,6 +322,7 @@ class Processes(Runtime):
         self._brief = self._whole and not any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
         self.controller.parts = len(homes) if self._whole else 1
         self._waves = self._waves and self._brief and self._playable(here)
+        check_precision(self._precision, self._waves)
         self._homes = dict(homes)
         """By replica of the whole model: its worker."""
         self._ways = {
@@ -360,6 +363,7 @@ class Processes(Runtime):
             share=self._share(number) if self._whole else None,
             brief=self._brief,
             waves=self._waves,
+            precision=self._precision,
             ends=[self._inputs_of(copy) for copy in range(self.controller.parts)] if self._whole else (),
             instances=self._instances,
             **self._limits,

@@ -300,6 +300,17 @@ def _written(updater: Updater) -> list[int]:
     return [parameter._version for parameter in updater.parameters]
 
 
+def check_precision(precision: str, waves: bool) -> None:
+    """Products are narrow in waves only."""
+    if precision not in ("float32", "bfloat16"):
+        raise ValueError(f"precision must be float32 or bfloat16, got {precision!r}")
+    if precision != "float32" and not waves:
+        raise AmpnetError(
+            "precision='bfloat16' needs whole instances in one process (waves): on worker processes replicas of the whole "
+            "model, no listener to every message, no max_batch, the schedule 'sweep'"
+        )
+
+
 def _summary(policy: Update | None) -> dict[str, Any] | None:
     """A policy in plain data; None: frozen."""
     if policy is None:

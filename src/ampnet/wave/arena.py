@@ -132,15 +132,6 @@ class Read:
         if places is None:
             total[self.start : self.stop].add_(g)
         else:
+            if g.untyped_storage().data_ptr() == total.untyped_storage().data_ptr():
+                g = g.clone()  # a gradient that is handed on as it is, to rows of the same arena
             total.index_add_(0, places, g)
-
-    def add_product(self, g: Tensor, w: Tensor, columns: tuple[int, int] | None = None) -> None:
-        """Add ``g w`` to the gradient of these rows."""
-        if not self.moved:
-            return
-        places = self.places()
-        if places is not None:
-            self.add(g @ w, columns)
-            return
-        total = self.arena.gradient()[self.start : self.stop]
-        (total if columns is None else total[:, columns[0] : columns[1]]).addmm_(g, w)

@@ -41,6 +41,7 @@ from ampnet.wave.kernels.gru import GruKernel
 from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.kernels.linear import LinearKernel
 from ampnet.wave.kernels.loss import LossKernel
+from ampnet.wave.kernels.products import Precision, Products
 from ampnet.wave.kernels.rows import BY_NODE, ByItself, Pumped
 from ampnet.wave.kernels.sums import BagKernel, MixtureKernel, SegmentsKernel
 from ampnet.wave.kernels.tree_lstm import BranchKernel, LeafKernel
@@ -68,12 +69,14 @@ class PlayedHalf(AmpnetError):
 class Waves:
     """Plays instances on the nodes of one worker. Raises `Unplayable` where they have to be run by messages."""
 
-    def __init__(self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node]) -> None:
+    def __init__(
+        self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], precision: Precision = "float32"
+    ) -> None:
         self.sites = Sites(graph, wiring, nodes)
-        self.pool = Pool()
+        self.pool, products = Pool(), Products(narrow=precision == "bfloat16")
         alone = [sum(s.arena == a for s in self.sites.sites) == 1 for a in range(self.sites.arenas)]
         self.kernels: dict[int, Kernel] = {
-            site.number: _kernel(site, alone)(site, self.pool)
+            site.number: _kernel(site, alone)(site, self.pool, products)
             for site in self.sites.sites
             if site.kind not in ("view", "absorbed", "pairs")
         }

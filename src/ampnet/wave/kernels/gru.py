@@ -61,12 +61,9 @@ class GruKernel(Kernel):
         a, b = op.start - self.whole.start, op.stop - self.whole.start
         gi, gh = self._gi[a:b], self._gh[a:b]
         r, z, new, hn = self._rz[0, a:b], self._rz[1, a:b], self._new[a:b], self._hn[a:b]
-        if len(w) > 2:
-            torch.addmm(w[2], x, w[0].t(), out=gi)
-            torch.addmm(w[3], h, w[1].t(), out=gh)
-        else:
-            torch.mm(x, w[0].t(), out=gi)
-            torch.mm(h, w[1].t(), out=gh)
+        bi, bh = (w[2], w[3]) if len(w) > 2 else (None, None)
+        self.products.set(gi, x, w[0].t(), bi)
+        self.products.set(gh, h, w[1].t(), bh)
         torch.add(gi[:, :n], gh[:, :n], out=r).sigmoid_()
         torch.add(gi[:, n : 2 * n], gh[:, n : 2 * n], out=z).sigmoid_()
         hn.copy_(gh[:, 2 * n :])
@@ -87,13 +84,14 @@ class GruKernel(Kernel):
         _sigmoid_back(hn.mul_(d_new), r, grad_input=di[:, :n])
         dh[:, : 2 * n] = di[:, : 2 * n]
         if op.reads[1].moved:
-            op.reads[1].add(through.addmm_(dh, w[1]))
-        op.reads[0].add_product(di, w[0])
+            self.products.add(through, dh, w[1])
+            op.reads[1].add(through)
+        self.add_product(op.reads[0], di, w[0])
 
     def finish(self) -> None:
         sums, di, dh = self.sums, self._gi, self._gh
-        sums.add_whole(di, self._all(0))
-        sums.add_whole(dh, self._all(1), 1)
+        self.products.add_weight(sums, di, self._all(0))
+        self.products.add_weight(sums, dh, self._all(1), 1)
         if len(sums) > 2:
             sums[2].add_(di.sum(0, dtype=sums[2].dtype))
             sums[3].add_(dh.sum(0, dtype=sums[3].dtype))

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ampnet.update.sums import Sums
 from ampnet.wave.arena import Arena, Pool, Read
+from ampnet.wave.kernels.products import Products
 from ampnet.wave.layout import Layout, Operation, Whole
 from ampnet.wave.sites import Site
 
@@ -34,8 +35,8 @@ class Kernel:
 
     taped = False
 
-    def __init__(self, site: Site, pool: Pool) -> None:
-        self.site, self.pool = site, pool
+    def __init__(self, site: Site, pool: Pool, products: Products) -> None:
+        self.site, self.pool, self.products = site, pool, products
         self._noted: Calls | None = None
         self.layout: Layout
         self.whole: Whole
@@ -91,10 +92,13 @@ class Kernel:
         if not read.moved:
             return
         if read.places() is not None:
-            self.do(read.add_product, g, w, columns)
+            self.do(self._add_rows, read, g, w, columns)
             return
         total = read.arena.gradient()[read.start : read.stop]
-        self.do((total if columns is None else total[:, columns[0] : columns[1]]).addmm_, g, w)
+        self.do(self.products.add, total if columns is None else total[:, columns[0] : columns[1]], g, w)
+
+    def _add_rows(self, read: Read, g: Tensor, w: Tensor, columns: tuple[int, int] | None) -> None:
+        read.add(self.products.of(g, w), columns)
 
     def take(self, name: str, rows: int, width: int, like: Tensor) -> Tensor:
         """A tensor of the site's own, until the next wave."""

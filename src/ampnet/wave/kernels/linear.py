@@ -103,11 +103,9 @@ class LinearKernel(Kernel):
                 continue
             x = self._rows(part, read, op)
             if begun:
-                do(y.addmm_, x, part.turned)
-            elif bias is not None:
-                do(torch.addmm, bias, x, part.turned, out=y)
+                do(self.products.add, y, x, part.turned)
             else:
-                do(torch.mm, x, part.turned, out=y)
+                do(self.products.set, y, x, part.turned, bias)
             begun = True
         node = self.site.node
         assert isinstance(node, Linear)
@@ -120,10 +118,7 @@ class LinearKernel(Kernel):
         assert part is not None
         table = self._table(part)
         products = self.take("products", len(table), ready.y.shape[1], ready.y)
-        if bias is None:
-            do(torch.mm, table, part.turned, out=products)
-        else:
-            do(torch.addmm, bias, table, part.turned, out=products)
+        do(self.products.set, products, table, part.turned, bias)
         do(self._fetch, ready, products, self.whole.reads[part.number], ready.y[self.whole.start : self.whole.stop])
 
     @staticmethod
@@ -180,9 +175,9 @@ class LinearKernel(Kernel):
                 read = self.whole.reads[part.number]
                 x = self._table(part)[read.start : read.stop]
             if only:
-                sums.add_whole(g, x)
+                self.products.add_weight(sums, g, x)
             else:
-                add_product(sums[0][:, part.start : part.stop], g, x)
+                self.products.add_part(sums[0][:, part.start : part.stop], g, x)
         if ready.looked_up is not None:
             g = self._finish_looked_up(ready, ready.looked_up, g)
         if len(sums) > 1:
@@ -193,7 +188,7 @@ class LinearKernel(Kernel):
         node = self.site.node
         assert isinstance(node, Linear)
         rate = node.updater.direct
-        if rate is None or ready.looked_up is not None or len(ready.dense) > 1 or node.sites > 1:
+        if rate is None or self.products.narrow or ready.looked_up is not None or len(ready.dense) > 1 or node.sites > 1:
             return False
         (part,), w = ready.dense, self.weights
         x, read = part.copies, self.whole.reads[part.number]
@@ -208,17 +203,10 @@ class LinearKernel(Kernel):
         table = self._table(part)
         assert ready.places is not None
         by_row = self.take("by row", len(table), g.shape[1], g).zero_().index_add_(0, ready.places, g)
-        add_product(self.sums[0][:, part.start : part.stop], by_row, table)
+        self.products.add_part(self.sums[0][:, part.start : part.stop], by_row, table)
         arena, columns = self.whole.reads[part.number].arena, part.columns
         if arena.moved:
             into = arena.gradient()
             (into if columns is None else into[:, columns[0] : columns[1]]).addmm_(by_row, part.weight)
         return by_row
 
-
-def add_product(total: Tensor, g: Tensor, x: Tensor) -> None:
-    """``total += g' x``."""
-    if total.dtype == g.dtype:
-        total.addmm_(g.t(), x)
-    else:  # the sum is wider than the rows (bfloat16)
-        total.add_(g.t() @ x)

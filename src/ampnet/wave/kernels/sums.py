@@ -67,7 +67,7 @@ class MixtureKernel(Kernel):
         for k, w in enumerate(self._w):
             a, b = cuts[k], cuts[k + 1]
             if a < b:
-                torch.mm(self._pairs[a:b], w.t(), out=self._products[a:b])
+                self.products.set(self._products[a:b], self._pairs[a:b], w.t())
         self.out.put(op.start, op.stop, add_up(self._products, products.index, products.offsets))
 
     def backward(self, op: Operation) -> None:
@@ -83,7 +83,7 @@ class MixtureKernel(Kernel):
         for k, w in enumerate(self._w):
             a, b = cuts[k], cuts[k + 1]
             if a < b:
-                torch.mm(self._g[a:b], w, out=below[a:b])
+                self.products.set(below[a:b], self._g[a:b], w)
         total = arena.gradient()
         added = add_up(below, back.index, back.offsets)
         if arena.inverse is None:
@@ -100,7 +100,7 @@ class MixtureKernel(Kernel):
                 torch.cat([whole[a:b] for a, b in spans]) if len(spans) > 1 else whole[spans[0][0] : spans[0][1]]
                 for whole in (self._g, self._pairs)
             )
-            updater.adding.add_whole(g, x)
+            self.products.add_weight(updater.adding, g, x)
 
 
 class SegmentsKernel(Kernel):

@@ -36,7 +36,7 @@ class LeafKernel(Kernel):
         rows = x.shape[0]
         y = self.out.open((2 * n,), w[0])[op.start : op.start + rows]
         gates, squashed = self.take("gates", rows, 3 * n, w[0]), self.take("squashed", rows, n, w[0])
-        torch.addmm(w[1], x, w[0].t(), out=gates)
+        self.products.set(gates, x, w[0].t(), w[1])
         gates[:, : 2 * n].sigmoid_()
         tanh_(gates[:, 2 * n :])
         torch.mul(gates[:, :n], gates[:, 2 * n :], out=y[:, n:])
@@ -63,13 +63,13 @@ class LeafKernel(Kernel):
         _sigmoid_back(d_i, i, grad_input=i)
         _sigmoid_back(d_o, o, grad_input=o)
         _tanh_back(d_u, u, grad_input=u)
-        self.sums.add_whole(gates, x)
+        self.products.add_weight(self.sums, gates, x)
         self.sums[1].add_(gates.sum(0, dtype=self.sums[1].dtype))
         read = op.reads[0]
         if self._lifted and read.arena.moved:
-            read.arena.gradient().addmm_(gates, self.weights[0])
+            self.products.add(read.arena.gradient(), gates, self.weights[0])
         else:
-            read.add_product(gates, self.weights[0])
+            self.add_product(read, gates, self.weights[0])
 
 
 class BranchKernel(Kernel):
@@ -108,7 +108,7 @@ class BranchKernel(Kernel):
         h, c, gates, squashed = self._h[a:b], self._c[a:b], self._gates[a:b], self._squashed[a:b]
         torch.index_select(halves, 0, places * 2, out=h.view(-1, n))
         torch.index_select(halves, 0, places * 2 + 1, out=c.view(-1, n))
-        torch.addmm(self.weights[1], h, self._w.t(), out=gates)
+        self.products.set(gates, h, self._w.t(), self.weights[1])
         gates[:, : 4 * n].sigmoid_()
         u = tanh_(gates[:, 4 * n :])
         y = self._y[op.start : op.stop]
@@ -140,7 +140,7 @@ class BranchKernel(Kernel):
         _sigmoid_back(d_i, i, grad_input=i)
         _sigmoid_back(d_o, o, grad_input=o)
         _tanh_back(d_u, u, grad_input=u)
-        below[:, :, 0] = (gates @ self._w).view(rows, 2, n)
+        below[:, :, 0] = self.products.of(gates, self._w).view(rows, 2, n)
         (places,) = op.kept
         assert places is not None
         if op.reads[0].arena.moved:
@@ -148,6 +148,6 @@ class BranchKernel(Kernel):
 
     def finish(self) -> None:
         n, sums = self._n, self.sums
-        sums.add_whole(self._gates, self._h[:, :n])
-        sums.add_whole(self._gates, self._h[:, n:], 2)
+        self.products.add_weight(sums, self._gates, self._h[:, :n])
+        self.products.add_weight(sums, self._gates, self._h[:, n:], 2)
         sums[1].add_(self._gates.sum(0, dtype=sums[1].dtype))
