@@ -13,6 +13,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from ampnet import Inline, Instance, Processes, Update
 from ampnet.graph import Graph
 from ampnet.instance import StreamStats
 from ampnet.runtime.runtime import Runtime
+from ampnet.update.policy import MakeOptimizer
 from bench.peers.peer import Collated, Peer, moved
 from bench.workload import Batch, Data, Ours, Workload
 
@@ -97,6 +99,13 @@ def _on(instance: Instance, device: str) -> Instance:
     return replace(instance, feeds=feeds)
 
 
+def on_device(make: MakeOptimizer, device: str) -> MakeOptimizer:
+    """An optimizer for a device: torch has no fused Adagrad for a GPU."""
+    if device == "cpu" or not isinstance(make, partial) or make.func is not torch.optim.Adagrad:
+        return make
+    return partial(make.func, **{name: value for name, value in make.keywords.items() if name != "fused"})
+
+
 class OurRuntime(Contender):
     """A runtime of ours on a workload."""
 
@@ -108,8 +117,11 @@ class OurRuntime(Contender):
             for part in (data.train, data.valid)
         )
         settings: dict[str, Any] = {
-            "update": Update(workload.optimizer, ours.every, "instances"),
-            "updates": {node: Update(make, ours.every, "instances") for node, make in workload.optimizers.items()},
+            "update": Update(on_device(workload.optimizer, device), ours.every, "instances"),
+            "updates": {
+                node: Update(on_device(make, device), ours.every, "instances")
+                for node, make in workload.optimizers.items()
+            },
             "max_active_keys": ours.in_flight * ours.replicas,
             **ours.settings,
         }
@@ -160,8 +172,8 @@ class TorchPeer(Contender):
         out, rest = [], dict(trained)
         for module, make in workload.optimizers.items():
             own = [rest.pop(name) for name in trained if name.startswith(f"{module}.")]
-            out.append(make(own))
-        return [workload.optimizer(list(rest.values())), *out]
+            out.append(on_device(make, self.device)(own))
+        return [on_device(workload.optimizer, self.device)(list(rest.values())), *out]
 
     def train(self, batches: Iterable[int]) -> Part:
         total, rows, records = torch.zeros((), device=self.device), 0, 0

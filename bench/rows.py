@@ -77,7 +77,7 @@ def rows_of(workload: Workload, settings: Settings, cores: int) -> list[Row]:
         counts = sorted({n for n in (2, cores) if 1 < n <= cores})
         rows[1:1] = [_ours(workload, f"{OURS} {n} replicas", settings) for n in counts]
         rows = [row for row in rows if row.cores <= cores]
-        threads = sorted({1, cores})
+        threads = sorted({1, cores, *(n for n in (2, 4, 8) if n < cores)})
     for name, kind in workload.peers.items():
         missing = kind.needs is not None and importlib.util.find_spec(kind.needs) is None
         skipped = f"{kind.needs} is not installed" if missing else None
