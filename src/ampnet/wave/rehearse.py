@@ -23,6 +23,7 @@ from torch import Tensor
 from ampnet.graph import End
 from ampnet.message import Messages
 from ampnet.nodes.concat import Concat
+from ampnet.nodes.flatmap import Flatmap
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
 from ampnet.nodes.reduce import Reduce
@@ -58,6 +59,8 @@ class Rehearsal:
         self.sites = sites
         self.steps: list[Step] = []
         self.rows = 0
+        self.childless: list[Ints] = []
+        """Rows that are answered with a gradient of zero, as nothing was made of them."""
         self._waiting: dict[tuple[str, int], list[Messages]] = {}
         self._round = 0
 
@@ -85,9 +88,13 @@ class Rehearsal:
         name, number = port
         node = self.sites.nodes[name]
         if isinstance(node, ROUTING):
+            left = [_numbers(messages.payload)[:0]]
             for output in node.forward(number, messages):
                 assert not isinstance(output, Report)
                 self._send(name, output[1], output[2])
+                left.append(_numbers(output[2].payload))
+            if isinstance(node, Flatmap):
+                self.childless.append(np.setdiff1d(_numbers(messages.payload), np.concatenate(left)))
             return
         join = getattr(node, "join", None)
         if isinstance(node, Parameterised):

@@ -49,7 +49,7 @@ class Score:
     labels: dict[tuple[int, int], Ints]
     """Of losses whose labels have other rows than their predictions: the rows of each label."""
     messages: Ints
-    """By site: how many messages came to it; of one with parameters, those that a loss depends on."""
+    """By site: how many messages came to it; of one with parameters, those that get a gradient."""
     rounds: int
     rows: int
     """How many rows are made."""
@@ -295,8 +295,10 @@ def _messages(
 
 
 def _wanted(rehearsal: Rehearsal) -> Column:
-    """Of each row: whether a loss depends on it. Others are answered without a gradient, which counts nowhere."""
+    """Of each row: whether it gets a gradient. What no loss depends on is answered without one, and counts nowhere."""
     wanted = np.zeros(rehearsal.rows, dtype=bool)
+    for rows in rehearsal.childless:
+        wanted[rows] = True
     for step in reversed(rehearsal.steps):
         if step.site.kind == "loss":
             wanted[step.sources[0]] = True
