@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from ampnet.models import by_hand
 from ampnet.nodes import Direction, Linear, Loss
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.transform import Residuals, Transform
-from ampnet.profile import Profile, hooks, meter, profile, table
+from ampnet.profile import SEVERAL, Profile, hooks, meter, profile, table
 from ampnet.profile.kernels import Watching, fit, kernels_of
 from ampnet.profile.meter import Cell, Costs, Meter, Watch
 from ampnet.runtime.runtime import Runtime
@@ -86,15 +87,18 @@ def sequences() -> Iterator[Instance]:
     return by_hand.instances(generate(300, 1), 20, np.random.default_rng(0), 16)
 
 
-def assert_consistent(found: Profile, runtime: Runtime) -> None:
-    """Sums over nodes are the workers' own counts; parts add up to the whole."""
+def assert_consistent(found: Profile, runtime: Runtime, pumped: int = 0) -> None:
+    """Sums over nodes are the workers' own counts; parts add up to the whole.
+
+    ``pumped``: of this many operations of a wave that workers count, forwards and backwards, nodes know nothing.
+    """
     front = [node for node in found.nodes if node.process == "controller"]
     assert all(node.kind == "Cond" for node in front)
     nodes = [node for node in found.nodes if node.direction != "update" and node not in front]
     timed, watched = found.stretches["timed"], found.stretches["watched"]
-    assert sum(node.calls for node in nodes) == timed.invocations > 0
+    assert sum(node.calls for node in nodes) == timed.invocations - pumped * timed.instances > 0
     assert sum(node.messages for node in nodes) == timed.messages > 0
-    assert sum(node.watched_calls for node in nodes) == watched.invocations > 0
+    assert sum(node.watched_calls for node in nodes) == watched.invocations - pumped * watched.instances > 0
     assert runtime.counts().invocations > timed.invocations + watched.invocations
     for node in found.nodes:
         assert node.kernels + node.bookkeeping == pytest.approx(node.seconds)
@@ -103,7 +107,8 @@ def assert_consistent(found: Profile, runtime: Runtime) -> None:
         assert 0 <= node.share <= 1
         assert node.operators == pytest.approx(sum(u.calls for u in node.by_operator.values()) / node.watched_calls)
     for one in found.processes:
-        parts = (one.nodes, one.updates, one.merging, one.loop, one.transport, one.controller, one.waiting, one.timers)
+        parts = [one.nodes, one.updates, one.rehearsing, one.layout, one.payloads, one.merging, one.loop]
+        parts += [one.transport, one.controller, one.waiting, one.timers]
         assert min(parts) > -0.01 * one.seconds
         assert sum(parts) == pytest.approx(one.seconds)
         mine = [node for node in found.nodes if node.process == one.name]
@@ -114,14 +119,15 @@ def assert_consistent(found: Profile, runtime: Runtime) -> None:
 
 def test_sums_agree_and_nothing_stays_behind() -> None:
     graph = by_hand.build(hidden=16)
-    with Inline(graph, update=ADAM, max_active_keys=3) as runtime:
+    with Inline(graph, update=ADAM, max_active_keys=3, waves=False) as runtime:
         found = profile(runtime, sequences(), seconds=0.6)
         assert_consistent(found, runtime)
+        assert not found.waves
         assert [one.name for one in found.processes] == ["inline"]
         assert found.processes[0].waiting == found.processes[0].transport == 0
-        assert {node.direction for node in found.nodes if node.node == "linear1"} == {"forward", "backward", "update"}
-        updates = next(n for n in found.nodes if (n.node, n.direction) == ("linear1", "update"))
-        assert updates.messages == found.stretches["timed"].instances
+        assert {node.direction for node in found.nodes if node.node == "linear1"} == {"forward", "backward"}
+        gradients = sum(node.messages for node in found.nodes if node.direction == "update")
+        assert 2 <= gradients / found.stretches["timed"].instances <= len(graph.parameterised())
         assert all(type(lane) is Lane for lane in runtime.worker.lanes)
         changed = {name for node in graph.nodes.values() for name in vars(node)}
         assert not changed & {"forward", "backward"}
@@ -132,23 +138,74 @@ def test_sums_agree_and_nothing_stays_behind() -> None:
         assert runtime.counts().invocations > before
 
 
-def test_python_is_bookkeeping_and_products_are_kernels() -> None:
+def test_in_waves_operations_count_for_their_nodes() -> None:
+    """A wave here is one instance, with two inputs: pumped rows are made by no node, forwards, and get no backward.
+
+    The first time a layout is played kernels compute, then they note their calls, then they repeat them.
+    """
+    graph = chain(8, one=Linear(nn.Linear(8, 8)), two=Linear(nn.Linear(8, 8)))
+    with Inline(graph, update=ADAM, max_active_keys=1) as runtime:
+        waves = runtime.worker.waves
+        assert waves is not None
+        found = profile(runtime, some(4, 50, 8), seconds=0.6)
+        assert_consistent(found, runtime, pumped=4)
+        assert found.waves
+        nodes = {(node.node, node.direction): node for node in found.nodes}
+        instances = found.stretches["timed"].instances
+        for name, direction in itertools.product(("one", "two", "loss"), ("forward", "backward")):
+            node = nodes[name, direction]
+            assert (node.calls, node.messages, node.rows) == (instances, instances, 50 * instances)
+            assert node.operators > 0
+            assert node.merging == node.waited == 0
+        process = found.processes[0]
+        assert process.layout > 0 < process.payloads
+        assert process.merging == 0
+        assert "waits" not in table(found)
+        assert not any({"run_forward", "begin", "finish"} & set(vars(kernel)) for kernel in waves.kernels.values())
+        assert not {"play", "_layout", "_rehearse"} & set(vars(waves))
+
+
+def test_in_waves_a_node_of_several_rounds_has_an_operation_for_each() -> None:
+    graph = by_hand.build(hidden=16)
+    with Inline(graph, update=ADAM, max_active_keys=3) as runtime:
+        found = profile(runtime, sequences(), seconds=0.6)
+    nodes = {(node.node, node.direction): node for node in found.nodes}
+    instances = found.stretches["timed"].instances
+    assert nodes["linear1", "forward"].calls == nodes["linear1", "backward"].calls > 2 * instances
+    assert nodes["loss", "forward"].calls == instances
+    assert not any(node.kind in ("Phi", "Cond", "Isu") for node in found.nodes)  # they take part in rehearsals only
+
+
+def test_a_step_of_several_nodes_has_a_line_of_its_own() -> None:
+    graph = chain(8, one=Linear(nn.Linear(8, 8)), two=Linear(nn.Linear(8, 8)))
+    fused = Update(partial(torch.optim.Adam, lr=1e-3, fused=True), 1, "instances")
+    with Inline(graph, update=fused, max_active_keys=1) as runtime:
+        found = profile(runtime, some(4, 50, 8), seconds=0.3)
+    (update,) = [node for node in found.nodes if node.direction == "update"]
+    instances = found.stretches["timed"].instances
+    assert (update.node, update.calls, update.messages) == (SEVERAL, instances, 2 * instances)
+    assert update.seconds == pytest.approx(found.processes[0].updates, abs=1e-3)
+    assert update.by_operator["_fused_adam_"].calls == update.watched_calls
+
+
+@pytest.mark.parametrize("waves", [True, False])
+def test_python_is_bookkeeping_and_products_are_kernels(waves: bool) -> None:
     width = 400
     graph = chain(width, spin=Spin(), product=Linear(nn.Linear(width, width)))
-    with Inline(graph) as runtime:
+    with Inline(graph, waves=waves) as runtime:
         found = profile(runtime, some(4, 200, width), seconds=0.5)
     nodes = {(node.node, node.direction): node for node in found.nodes}
     spin, product = nodes["spin", "forward"], nodes["product", "backward"]
     assert spin.bookkeeping / spin.calls > 1.9e-3
     assert spin.kernels < 0.05 * spin.seconds
     assert product.bookkeeping < 0.4 * product.seconds
-    assert product.by_operator["mm"].seconds > 0
+    assert product.by_operator["addmm_" if waves else "mm"].seconds > 0
     assert not any(node.direction == "update" for node in found.nodes)  # frozen
 
 
 def test_bytes_of_a_copy_are_counted() -> None:
     graph = chain(8, twice=Twice())
-    with Inline(graph) as runtime:
+    with Inline(graph, waves=False) as runtime:
         found = profile(runtime, some(4, 50, 8), seconds=0.3)
     twice = next(node for node in found.nodes if (node.node, node.direction) == ("twice", "forward"))
     bytes_each = 2 * 50 * 8 * 4
@@ -284,12 +341,15 @@ def test_in_worker_processes() -> None:
 
 
 @linux
-def test_in_replicas_of_a_whole_model() -> None:
+@pytest.mark.parametrize("waves", [True, False])
+def test_in_replicas_of_a_whole_model(waves: bool) -> None:
     graph = by_hand.build(hidden=16)
     replicate(graph, None, 2, route="shortest", sync="shared")
-    with Processes(graph, workers=2, update=ADAM, max_active_keys=8) as runtime:
+    with Processes(graph, workers=2, update=ADAM, max_active_keys=8, waves=waves) as runtime:
         found = profile(runtime, sequences(), seconds=0.8)
-        assert_consistent(found, runtime)
+        assert found.waves == waves
+        if not waves:
+            assert_consistent(found, runtime)
     assert {node.node for node in found.nodes if node.kind == "Linear" and node.process == "worker0"} == {
         "linear1#1",
         "linear2#1",

@@ -13,7 +13,7 @@ from ampnet.cli.profile import WORKLOADS
 from ampnet.models import registry
 
 SHORT = ("--seconds", "0.2")
-HEAD = "node kind direction calls msgs rows us/call kernels bookk. watched ops merge waits MB us/inst share"
+HEAD = "node kind direction calls msgs rows us/call kernels bookk. watched ops MB us/inst share"
 
 
 def test_every_model_has_a_workload() -> None:
@@ -31,12 +31,24 @@ def test_every_model(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     shares = [float(line.split()[-1].rstrip("%")) for line in lines[:end]]
     assert shares == sorted(shares, reverse=True)
     assert 30 < sum(shares) < 100
+    assert title.split(", ")[3] == "in waves"
     assert lines[end + 1].split()[:3] == ["process", "seconds", "nodes"]
+    assert lines[end + 1].split()[5:8] == ["rehearse", "layout", "payloads"]
     name, _seconds, *parts = lines[end + 2].split()
     assert name == "inline"
     kernels = parts.pop(2)
     assert 0 < float(kernels.rstrip("%")) < 100
     assert sum(float(part.rstrip("%")) for part in parts) == pytest.approx(100, abs=0.6)
+
+
+def test_message_by_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "qm9", "--messages", *SHORT]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "qm9, inline, 64 in flight, all that waits at once, adam"
+    assert " ".join(out[3].split()) == HEAD.replace("MB", "merge waits MB")
+    assert any(line.split()[1] == "Phi" for line in out[4:] if line)
+    assert "merging" in out[-2]
+    assert "rehearse" not in out[-2]
 
 
 def test_settings_top_sort_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

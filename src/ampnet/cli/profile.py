@@ -1,7 +1,7 @@
 """``ampnet profile MODEL``: where the time goes, for every node and every process, on generated data.
 
 Defaults are those under which the runtime is at its best on the model: large instances where rows of many can be put
-into one (buckets), else many instances in flight, and nodes that take all that waits.
+into one (buckets), else many instances in flight; in waves, or by messages with nodes that take all that waits.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ def add_parser(commands: Any, common: Parser) -> None:
     best = "what is best for the model"
     add("--seconds", "how long to measure", "4", type=positive, default=4.0, metavar="S")
     add("--max-active-keys", "instances in flight at most", best, **number)
-    add("--max-batch", "messages handed to a node at once, at most", "no limit", **number)
-    rows = "rows beyond which a larger batch is not waited for; none: any number"
+    parser.add_argument("--messages", action="store_true", help="message by message, not whole instances in waves")
+    add("--max-batch", "messages handed to a node at once, at most; implies --messages", "no limit", **number)
+    rows = "rows beyond which a larger batch is not waited for; none: any number; implies --messages"
     add("--enough-rows", rows, best, type=_rows, metavar="N|none")
     add("--workers", "worker processes; 1: all in this one", "one for each replica", **number)
     add("--replicas", "copies of the whole model, with shared weights", "1", default=1, **number)
@@ -145,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
     told = {"model": args.model, "bucket": bucket, "optimizer": args.optimizer, **found.settings}
     if args.json is not None:
         write_json(args.json, {**found.to_json(), "settings": told})
-    print(_title(told))
+    print(_title(told, found.waves))
     print(table(found, top=args.top, sort=args.sort))
     return 0
 
@@ -163,14 +164,16 @@ def make_runtime(args: argparse.Namespace, bucket: int) -> Runtime:
         "max_active_keys": args.max_active_keys or many * (workload.alone if workers == 1 else workload.each * workers),
         "max_batch": args.max_batch,
         "enough_rows": workload.enough_rows if args.enough_rows is None else args.enough_rows or None,
+        "waves": not args.messages and args.max_batch is None and args.enough_rows is None,
     }
     return Inline(graph, **settings) if workers == 1 else Processes(graph, workers=workers, **settings)
 
 
-def _title(told: dict[str, Any]) -> str:
+def _title(told: dict[str, Any], waves: bool) -> str:
     """What was run."""
     where = "inline" if told["runtime"] == "inline" else f"{told['workers']} workers"
     rows = "all that waits" if told["enough_rows"] is None else f"{told['enough_rows']} rows"
     copies = {len(group["members"]) for group in told.get("replicas", [])}
-    parts = [f"{told['model']}, {where}", f"{told['max_active_keys']} in flight", f"{rows} at once", told["optimizer"]]
+    parts = [f"{told['model']}, {where}", f"{told['max_active_keys']} in flight"]
+    parts += ["in waves" if waves else f"{rows} at once", told["optimizer"]]
     return ", ".join(parts + [f"{n} replicas" for n in copies])

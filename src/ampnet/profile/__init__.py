@@ -6,8 +6,8 @@
 The command line has it as ``ampnet profile``. A run that is not profiled pays nothing.
 """
 
-from ampnet.profile.result import NodeProfile, OperatorUse, ProcessProfile, Profile, Stretch
+from ampnet.profile.result import SEVERAL, NodeProfile, OperatorUse, ProcessProfile, Profile, Stretch
 from ampnet.profile.run import profile
 from ampnet.profile.table import SORTS, table
 
-__all__ = ["SORTS", "NodeProfile", "OperatorUse", "ProcessProfile", "Profile", "Stretch", "profile", "table"]
+__all__ = ["SEVERAL", "SORTS", "NodeProfile", "OperatorUse", "ProcessProfile", "Profile", "Stretch", "profile", "table"]

@@ -4,6 +4,7 @@ A run that is not profiled has none of this, and no branch that asks for it. Wha
 
     a node                forward, backward, and the updates of its weights
     a queue of a node     taking a batch from it, which puts together what waited there
+    a wave                rehearsing, laying out, bringing payloads; the kernels of its sites, each for its node
     the inline runtime    its worker's loop; what the controller does is the rest
     a worker process      sending and receiving, waiting; its loop is the rest
     its controller        sending and receiving, waiting, the nodes in front of replicas; the controller is the rest
@@ -22,8 +23,11 @@ from ampnet.profile.meter import (
     BACKWARD,
     CONTROLLER,
     FORWARD,
+    LAYOUT,
     LOOP,
+    PAYLOADS,
     QUEUE,
+    REHEARSE,
     TRANSPORT,
     UPDATE,
     WAITING,
@@ -38,9 +42,12 @@ from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.transport import Endpoint
 from ampnet.schedule import Lane
+from ampnet.structure import Shelf
+from ampnet.update.updater import Updater
+from ampnet.wave import Lot, Waves
 from ampnet.worker import Worker
 
-_IN_TURN = ("step", "deliver", "shelve", "retire", "forget", "flush", "pass_tokens")
+_IN_TURN = ("step", "play", "deliver", "shelve", "retire", "forget", "flush", "pass_tokens")
 """By these, a controller in the same process calls upon the worker."""
 
 
@@ -105,6 +112,7 @@ class Hooks:
             if isinstance(node, Parameterised):
                 for way in ("apply", "apply_together"):
                     self.put(node.updater, way, self._update(meter.cell(name, UPDATE), getattr(node.updater, way)))
+                self.steps_at_once(node.updater)
         ways = (FORWARD, BACKWARD)
         cells = {
             lane: (
@@ -117,6 +125,65 @@ class Hooks:
         for lane in worker.lanes:
             self._before.append(lambda lane=lane: setattr(lane, "__class__", Lane))  # type: ignore[misc]
             lane.__class__ = timed
+        if worker.waves is not None:
+            self.waves(worker.waves)
+
+    def waves(self, waves: Waves) -> None:
+        """The kernels of a worker's waves, and what is done before they come to it.
+
+        Gradients of parameters (``finish``) belong to the backward of their node. What a sum absorbed, it computes.
+        """
+        meter, cells = self.meter, dict[int, tuple[Cell, ...]]()
+        payloads = meter.cell("", PAYLOADS)
+        for number, kernel in waves.kernels.items():
+            site = kernel.site
+            if site.node is None:
+                self.section(kernel, "run_forward", payloads)
+                continue
+            forward, backward = cells[number] = meter.cell(site.name, FORWARD), meter.cell(site.name, BACKWARD)
+            self.section(kernel, "run_forward", forward)
+            self.section(kernel, "run_backward", backward)
+            self.put(kernel, "begin", meter.more(forward, kernel.begin))
+            self.put(kernel, "finish", meter.more(backward, kernel.finish))
+            if site.still:
+                cells[number] = (forward,)
+        self.section(waves, "_rehearse", meter.cell("", REHEARSE))
+        self.section(waves, "_layout", meter.cell("", LAYOUT))
+        play = waves.play
+
+        def playing(lot: Lot, shelf: Shelf) -> Any:
+            bring = meter.section(payloads, lambda given=lot.payloads: list(given()))
+            lot.payloads = bring  # type: ignore[method-assign]
+            reports, layout = play(lot, shelf)
+            began = clock()
+            for number, whole in layout.wholes.items():
+                for cell in cells.get(number, ())[: 1 + lot.train]:
+                    cell.rows += whole.stop - whole.start
+                    cell.messages += int(layout.messages[number])
+            meter.now.timers += clock() - began
+            return reports, layout
+
+        self.put(waves, "play", playing)
+
+    def steps_at_once(self, updater: Updater) -> None:
+        """Where several nodes take one step, it is a step of none of them: a cell of its own."""
+        meter, begin, stepper = self.meter, updater.begin_step, updater.stepper
+        cell = meter.cell("", UPDATE)
+        if stepper is None:
+            return
+        step_all = stepper.step_all
+        at_once = meter.section(cell, step_all)
+
+        def stepping(steppers: Any, *args: Any) -> Any:
+            return (at_once if len(steppers) > 1 else step_all)(steppers, *args)
+
+        def beginning() -> Any:
+            cell.messages += max(1, updater.counter)
+            return begin()
+
+        self.put(stepper, "step_all", stepping)
+        self.put(updater, "begin_step", meter.more(cell, beginning))
+        self.put(updater, "end_step", meter.more(cell, updater.end_step))
 
     def endpoint(self, endpoint: Endpoint) -> None:
         """What a process sends and receives by."""

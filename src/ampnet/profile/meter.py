@@ -1,8 +1,9 @@
 """Meter: to whom every moment of a process belongs.
 
 At any time exactly one **cell** is on the clock: a node in one direction, a node's update, a queue from which a batch
-is taken, or one of the few things that a process does besides. A section puts its cell on the clock and then the one
-before it back, so the seconds of all cells add up to the time that has passed, and nothing is counted twice:
+is taken, what comes before a wave is played, or one of the few things that a process does besides. A section puts its
+cell on the clock and then the one before it back, so the seconds of all cells add up to the time that has passed, and
+nothing is counted twice:
 
     controller  |──────|                                    |──────|
     loop               |───|    |───|          |────────|───|
@@ -36,6 +37,8 @@ LOOP, CONTROLLER, TRANSPORT, WAITING = "loop", "controller", "transport", "waiti
 """What a process does besides: cells of no node."""
 FORWARD, BACKWARD, UPDATE, QUEUE = "forward", "backward", "update", "queue "
 """What is done at a node. Queues are told apart by their direction: "queue forward"."""
+REHEARSE, LAYOUT, PAYLOADS = "rehearse", "layout", "payloads"
+"""What is done for a wave before nodes compute: cells of no node."""
 
 Key = tuple[str, str]
 """A node (or "") and what is done."""
@@ -167,11 +170,27 @@ class Meter:
 
         return timed
 
+    def more(self, cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, of calls that are counted elsewhere."""
+        section = self.section(cell, function)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            cell.calls -= 1
+            return section(*args, **kwargs)
+
+        return timed
+
     def batches(self, cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A node's ``forward`` or ``backward``, as a section that also counts messages and rows."""
+        """A node's ``forward`` or ``backward``, as a section that also counts messages and rows.
+
+        In a rehearsal it computes nothing, and is part of it.
+        """
         enter, leave, more = self.enter, self.leave, self.costs.batch
+        rehearsing = self.cell("", REHEARSE)
 
         def timed(port: int, messages: Messages) -> Any:
+            if self.now is rehearsing:
+                return function(port, messages)
             count = messages.states.columns.shape[1]
             cell.messages += count
             cell.rows += count if messages.offsets is None else int(messages.offsets[-1])

@@ -15,8 +15,11 @@ from ampnet.profile.meter import (
     BACKWARD,
     CONTROLLER,
     FORWARD,
+    LAYOUT,
     LOOP,
+    PAYLOADS,
     QUEUE,
+    REHEARSE,
     TRANSPORT,
     UPDATE,
     WAITING,
@@ -24,6 +27,9 @@ from ampnet.profile.meter import (
     Costs,
     Key,
 )
+
+SEVERAL = "(several)"
+"""Stands for a node where several of them take one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +99,18 @@ class NodeProfile:
     process: str
     """Where it was."""
     node: str
-    """Its name."""
+    """Its name; `SEVERAL` for updates that several nodes make in one step."""
     kind: str
     """The kind of node: "Linear"."""
     direction: str
     """"forward", "backward" or "update"."""
     calls: int
-    """Batches handled, or updates made."""
+    """Batches handled, operations of waves, or updates made."""
     messages: int
-    """Messages in them; of updates, gradients in the node's own unit."""
+    """Messages in them; of updates, gradients in the node's own unit. Waves know it of nodes with parameters, and of
+    losses."""
     rows: int
-    """Payload rows in them; of updates none."""
+    """Payload rows in them, of waves those that were made; of updates none."""
     seconds: float
     """Time in the node, without that of the clocks."""
     kernels: float
@@ -147,10 +154,16 @@ class ProcessProfile:
     """In updates of their weights."""
     kernels: float
     """Part of these two inside of torch operators."""
+    rehearsing: float
+    """In finding out how instances go through the graph, once for each that is not like one before."""
+    layout: float
+    """In laying out waves: which rows there are, and who reads which."""
+    payloads: float
+    """In putting together the payloads of the instances of a wave."""
     merging: float
     """In taking batches from queues and putting together what waited there."""
     loop: float
-    """In the rest of the worker's loop: scheduling, routing, queues, retiring."""
+    """In the rest of the worker's loop: scheduling, routing, queues, retiring; playing waves."""
     transport: float
     """In sending to other processes and receiving from them."""
     controller: float
@@ -178,6 +191,11 @@ class Profile:
     settings: dict[str, Any]
     """Of the runtime."""
 
+    @property
+    def waves(self) -> bool:
+        """Whether whole instances were computed at once, and not message by message."""
+        return any(process.layout for process in self.processes)
+
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         nodes = [{**asdict(node), "bookkeeping": node.bookkeeping} for node in self.nodes]
@@ -187,7 +205,7 @@ class Profile:
 def nodes_of(timed: Record, watched: Record, kinds: Mapping[str, str], watching: Watching) -> Iterable[NodeProfile]:
     """The nodes of a process. ``kinds``: the kind of each node, in the order of the graph."""
     whole = timed.seconds - sum(cell.timers for cell in timed.cells.values())
-    for node, kind in kinds.items():
+    for node, kind in {**kinds, "": "-"}.items():
         for what in (FORWARD, BACKWARD, UPDATE):
             cell = timed.cells.get((node, what))
             if cell is None or not cell.calls:
@@ -199,7 +217,7 @@ def nodes_of(timed: Record, watched: Record, kinds: Mapping[str, str], watching:
             seconds = cell.own
             yield NodeProfile(
                 timed.process,
-                node,
+                node or SEVERAL,
                 kind,
                 what,
                 cell.calls,
@@ -228,23 +246,21 @@ def process_of(record: Record, nodes: Iterable[NodeProfile]) -> ProcessProfile:
     for (_, what), cell in record.cells.items():
         what = QUEUE if what.startswith(QUEUE) else what
         spent[what] = spent.get(what, 0.0) + cell.own
-    merging, loop, transport, controller, waiting = (
-        spent.get(what, 0.0) for what in (QUEUE, LOOP, TRANSPORT, CONTROLLER, WAITING)
-    )
-    busy, updates = spent.get(FORWARD, 0.0) + spent.get(BACKWARD, 0.0), spent.get(UPDATE, 0.0)
-    known = busy + updates + merging + loop + transport + controller + waiting
     return ProcessProfile(
         record.process,
         record.seconds,
-        busy,
-        updates,
+        spent.get(FORWARD, 0.0) + spent.get(BACKWARD, 0.0),
+        spent.get(UPDATE, 0.0),
         sum(node.kernels for node in nodes),
-        merging,
-        loop,
-        transport,
-        controller,
-        waiting,
-        record.seconds - known,
+        spent.get(REHEARSE, 0.0),
+        spent.get(LAYOUT, 0.0),
+        spent.get(PAYLOADS, 0.0),
+        spent.get(QUEUE, 0.0),
+        spent.get(LOOP, 0.0),
+        spent.get(TRANSPORT, 0.0),
+        spent.get(CONTROLLER, 0.0),
+        spent.get(WAITING, 0.0),
+        record.seconds - sum(spent.values()),
     )
 
 

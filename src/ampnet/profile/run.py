@@ -2,7 +2,7 @@
 
     warm up      whatever is slow the first time
     bare         no hook: how fast it is
-    timed        clocks at nodes, queues, controller, transport: how long everything takes
+    timed        clocks at nodes, queues, waves, controller, transport: how long everything takes
     watched      clocks, and every torch operator looked at: what part of it is kernels, and what is copied
 
 All run the same instances, round and round, under the settings of the runtime, which trains as it would otherwise. The
@@ -41,7 +41,7 @@ def profile(runtime: Runtime, instances: Iterable[Instance], *, seconds: float =
     if not made:
         raise DataError("there is no instance to profile with")
     costs = calibrate()
-    measure = _Measure(runtime, costs)
+    measure = _Measure(runtime, made, costs)
     measure.stretch(BARE, made, seconds * _WARM_UP)
     stretches: dict[str, Stretch] = {}
     records: dict[str, list[Record]] = {}
@@ -73,7 +73,7 @@ def kinds_of(graph: Graph) -> dict[str, str]:
 class _Measure:
     """Stretches of one runtime."""
 
-    def __init__(self, runtime: Runtime, costs: Costs) -> None:
+    def __init__(self, runtime: Runtime, instances: list[Instance], costs: Costs) -> None:
         self.runtime, self.costs = runtime, costs
         self.records: list[Record] = []
         """Of the last stretch: of all workers in order, and of the controller's process."""
@@ -83,6 +83,7 @@ class _Measure:
                 raise AmpnetError("workers that run already cannot be profiled; give a runtime that has not run yet")
             self.sheets = [Sheet() for _ in runtime.names]
             runtime.on_worker = attend(self.sheets, costs)
+            runtime.know(instances)
 
     def stretch(self, name: str, instances: list[Instance], seconds: float) -> Stretch:
         """Train for so many seconds, and keep what was measured."""

@@ -19,20 +19,22 @@ SORTS: dict[str, Callable[[NodeProfile], float]] = {
 """By what lines can be sorted, the most first. "graph" leaves them in the order of the graph."""
 
 _NODES = ("node", "kind", "direction", "calls", "msgs", "rows", "us/call", "kernels", "bookk.", "watched", "ops")
-_MORE = ("merge", "waits", "MB", "us/inst", "share")
+_QUEUES = ("merge", "waits")
+_MORE = ("MB", "us/inst", "share")
+_WAVES = ("rehearse", "layout", "payloads")
 
 
 def table(profile: Profile, *, top: int | None = None, sort: str = "time") -> str:
     """The table. ``top``: so many nodes at most; ``sort``: one of `SORTS`.
 
     ========= ==================================================================================================
-    calls     batches handled in the timed stretch (updates made)
+    calls     batches handled in the timed stretch (operations of waves; updates made)
     msgs,     messages and rows of a call
     rows
     us/call   time of a call, divided into kernels (inside of torch operators) and bookkeeping (the rest)
     watched   the same with operators watched, as measured: the more operators (ops), the more it is off
-    merge     what taking the batch from its queue took, part of the worker's loop
-    waits     how long a message waited in the queue, on average
+    merge     what taking the batch from its queue took, part of the worker's loop; not where all is played in waves
+    waits     how long a message waited in the queue, on average; likewise
     MB        copied by torch operators, in the node and when its batches were put together
     us/inst   microseconds of the node for each instance
     share     part of the time of its process
@@ -40,18 +42,19 @@ def table(profile: Profile, *, top: int | None = None, sort: str = "time") -> st
     """
     timed = profile.stretches["timed"]
     processes = {node.process for node in profile.nodes}
-    several = len(processes) > 1
+    several, queues = len(processes) > 1, any(node.merging for node in profile.nodes)
     chosen = sorted(profile.nodes, key=SORTS[sort], reverse=True)  # stable: the graph's order where equal
     shown = chosen[:top]
-    head = ["process"] * several + [*_NODES, *_MORE]
-    rows = [[node.process] * several + _line(node, timed.instances) for node in shown]
+    head = ["process"] * several + [*_NODES, *(_QUEUES if queues else ()), *_MORE]
+    rows = [[node.process] * several + _line(node, timed.instances, queues) for node in shown]
     lines = _aligned([head, *rows], left=3 + several)
     if len(shown) < len(chosen):
         rest = chosen[len(shown) :]
         share = sum(node.share for node in rest) / len(processes)
         lines.append(f"... and {len(rest)} more line{'s' if len(rest) > 1 else ''}, {share:.1%} of the time")
-    head = ["process", "seconds", "nodes", "updates", "kernels", "merging", "loop", "transport", "controller"]
-    last = _aligned([[*head, "waiting", "timers"], *map(_process, profile.processes)], left=1)
+    head = ["process", "seconds", "nodes", "updates", "kernels", *(_WAVES if profile.waves else ())]
+    head += ["merging"] * queues + ["loop", "transport", "controller", "waiting", "timers"]
+    last = _aligned([head, *(_process(one, profile.waves, queues) for one in profile.processes)], left=1)
     return "\n".join([_speeds(profile), "", *lines, "", *last])
 
 
@@ -64,32 +67,34 @@ def _speeds(profile: Profile) -> str:
     )
 
 
-def _line(node: NodeProfile, instances: int) -> list[str]:
+def _line(node: NodeProfile, instances: int, queues: bool) -> list[str]:
     each = 1e6 / node.calls
-    waits = "" if node.direction == "update" else f"{1e6 * node.waited / max(1, node.messages):,.0f}"
+    merge, waits = f"{node.merging * each:,.1f}", f"{1e6 * node.waited / max(1, node.messages):,.0f}"
+    if not node.merging:
+        merge = waits = ""
     return [
         node.node,
         node.kind,
         node.direction,
         f"{node.calls:,}",
-        f"{node.messages / node.calls:,.1f}",
+        f"{node.messages / node.calls:,.1f}" if node.messages else "",
         "" if node.direction == "update" else f"{node.rows / node.calls:,.1f}",
         f"{node.seconds * each:,.1f}",
         f"{node.kernels * each:,.1f}",
         f"{node.bookkeeping * each:,.1f}",
         f"{1e6 * node.watched_seconds / node.watched_calls:,.1f}" if node.watched_calls else "-",
         f"{node.operators:,.1f}",
-        "" if node.direction == "update" else f"{node.merging * each:,.1f}",
-        waits,
+        *((merge, waits) if queues else ()),
         f"{(node.copied + node.merged) / 1e6:,.1f}",
         f"{1e6 * node.seconds / instances:,.1f}",
         f"{node.share:.1%}",
     ]
 
 
-def _process(process: ProcessProfile) -> list[str]:
-    parts = [process.nodes, process.updates, process.kernels, process.merging, process.loop, process.transport]
-    parts += [process.controller, process.waiting, process.timers]
+def _process(process: ProcessProfile, waves: bool, queues: bool) -> list[str]:
+    parts = [process.nodes, process.updates, process.kernels]
+    parts += [process.rehearsing, process.layout, process.payloads] * waves + [process.merging] * queues
+    parts += [process.loop, process.transport, process.controller, process.waiting, process.timers]
     return [process.name, f"{process.seconds:.2f}", *(f"{part / process.seconds:.1%}" for part in parts)]
 
 
