@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 from ampnet import Inline, Instance, Processes, Update
 from ampnet.graph import Graph
 from ampnet.instance import StreamStats
-from ampnet.runtime.runtime import Runtime
 from ampnet.update.policy import MakeOptimizer
 from bench.peers.peer import Collated, Peer, moved
 from bench.workload import Batch, Data, Ours, Workload
@@ -125,11 +124,11 @@ class OurRuntime(Contender):
             "max_active_keys": ours.in_flight * ours.replicas,
             **ours.settings,
         }
-        self.runtime: Runtime = (
+        self.runtime: Inline | Processes = (
             Inline(graph, **settings) if ours.workers == 1 else Processes(graph, workers=ours.workers, **settings)
         )
-        if isinstance(self.runtime, Processes):  # as peers have their batches ready in each process
-            self.runtime.know(one for part in (self._train, self._valid) for batch in part for one in batch)
+        # As peers have their batches collated beforehand, in each process.
+        self.runtime.rehearse(one for part in (self._train, self._valid) for batch in part for one in batch)
 
     def train(self, batches: Iterable[int]) -> Part:
         return self._part(self.runtime.train(one for place in batches for one in self._train[place]))

@@ -9,9 +9,10 @@ other one, the place where orders and faults are simulated, and the fastest choi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from ampnet.errors import StallError
 from ampnet.events.log import Listener
@@ -105,6 +106,16 @@ class Inline(Runtime):
             return False
         waves.stage(OfInstances(waves.sites, self._by_name, instances, stream.train, stream))
         return True
+
+    def rehearse(self, instances: Iterable[Instance]) -> None:
+        """Find out ahead of time what is to be computed for these instances, as collating batches beforehand does.
+
+        It is found out anyway when they are pumped first, and remembered. Not while a run is going on.
+        """
+        waves = self.worker.waves
+        if waves is not None and not waves.numbers_matter:
+            with torch.no_grad():
+                waves.rehearse(instances, self._by_name, self.worker.shelf)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         self.worker.shelve(structures)

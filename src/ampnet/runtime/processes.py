@@ -60,8 +60,9 @@ from ampnet.runtime.shared import share
 from ampnet.runtime.transport import Batch, Endpoint, Frame, Mesh, Note
 from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.state import Column, Ints
-from ampnet.structure import Structure
+from ampnet.structure import Shelf, Structure
 from ampnet.update.policy import Update
+from ampnet.wave import Waves
 from ampnet.wave.kernels.products import Precision
 from ampnet.wave.sites import Sites, Unplayable
 from ampnet.worker import Counts, Worker
@@ -167,6 +168,9 @@ class Processes(Runtime):
         self._instances: list[Instance] = []
         """Those that workers have from the start."""
         self._numbered: dict[int, int] = {}
+        self._rehearsed: list[Instance] = []
+        self._prepared: Waves | None = None
+        """What workers take over of what was found out about those."""
         self._entrances = entrances(graph, self._wiring)
         self._inner = [name for name in graph.nodes if name not in self._entrances]
         self._places = max_active_keys
@@ -184,6 +188,15 @@ class Processes(Runtime):
             if id(instance) not in self._numbered:
                 self._numbered[id(instance)] = len(self._instances)
                 self._instances.append(instance)
+
+    def rehearse(self, instances: Iterable[Instance]) -> None:
+        """Before the first run: find out what is to be computed for these instances, for all workers at once.
+
+        They are then known as well (see `know`).
+        """
+        known = list(instances)
+        self.know(known)
+        self._rehearsed += known
 
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
         if not self._instances or not self._waves:
@@ -275,6 +288,7 @@ class Processes(Runtime):
         self._endpoint: Endpoint = self._mesh.endpoint(workers, causal=True)
         if self._whole:
             self._endpoint.spin = 0.0  # workers have something staged: there is no hurry
+        self._prepare()
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -302,6 +316,18 @@ class Processes(Runtime):
         now = time.monotonic()
         self._beats = [(-1, now)] * workers
         self._heard = self._shown = now
+
+    def _prepare(self) -> None:
+        """Rehearse what was asked for, with the nodes of the first worker, before there are others."""
+        if not self._waves or not self._rehearsed:
+            return
+        mine = {name: self.graph.nodes[name] for name in self.graph.order() if self.hosts[name] == 0}
+        self._prepared, shelf = Waves(self.graph, self._wiring, mine), Shelf()
+        for node in mine.values():
+            node.shelf = shelf
+        replica = next(copy for copy, worker in self._homes.items() if worker == 0)
+        with torch.no_grad():
+            self._prepared.rehearse(self._rehearsed, self._inputs_of(replica), shelf)
 
     def _make_interests(self) -> None:
         """Which instances each worker has to hear of: that retire, that are forgotten, and structures of which."""
@@ -368,6 +394,8 @@ class Processes(Runtime):
             instances=self._instances,
             **self._limits,
         )
+        if self._prepared is not None and host.worker.waves is not None:
+            host.worker.waves.take_over(self._prepared)
         self.on_worker(host)
         if self._threads == 1:
             host.serve()

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ampnet.errors import PayloadError
+
 
 class Pool:
     """Tensors by name, of which the memory is used again."""
@@ -69,7 +71,12 @@ class Arena:
         if self.data is None and stop - start == self.rows and not self.fixed:
             self.data = rows
             return
-        self.open(rows.shape[1:], rows)[start:stop].copy_(rows)
+        into = self.open(rows.shape[1:], rows)[start:stop]
+        if into.shape != rows.shape or into.dtype != rows.dtype:
+            raise PayloadError(
+                f"rows of {rows.dtype} {tuple(rows.shape)} do not fit among rows of {into.dtype} {tuple(into.shape)}"
+            )
+        into.copy_(rows)
 
     def see_once(self, start: int, stop: int, read: Read) -> None:
         """The rows of a slice were made of these, equal ones of equal ones, and only once."""

@@ -237,6 +237,10 @@ class Sites:
         """Whose rows come to a port of a site."""
         return self._read[site.name, port]
 
+    def signature(self) -> list[tuple[object, ...]]:
+        """Equal for replicas: what is known of an instance at one holds at the other."""
+        return [(s.kind, type(s.node), self.graph.called(s.name), s.end.port, s.arena, s.block) for s in self.sites]
+
     # -- views
 
     def _find_views(self) -> None:

@@ -18,15 +18,17 @@ and state, or to leave out what is to be left out.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from ampnet.errors import AmpnetError, LossError
-from ampnet.graph import Graph, Wiring
+from ampnet.graph import End, Graph, Wiring
+from ampnet.instance import Instance
 from ampnet.nodes.embedding import Embedding
 from ampnet.nodes.gru_cell import GruCell
 from ampnet.nodes.linear import Linear
@@ -55,6 +57,8 @@ _KEPT = 512 * 2**20
 """Bytes of scores that are kept."""
 _LAYOUTS = 64
 """Layouts that are kept, where instances have few different scores."""
+_AHEAD = 256
+"""Instances that are rehearsed together ahead of time."""
 _NUMBERS = 16
 """Numbers under which an instance is tried, to see whether they matter."""
 
@@ -175,15 +179,15 @@ class Waves:
 
     def _layout(self, lot: Lot, shelf: Shelf) -> Layout:
         names = lot.names(shelf)
-        missing = {name: i for i, name in enumerate(names) if name not in self._scores}
-        if missing:
-            self._rehearse(lot, missing, shelf)
+        known = {name: self._scores[name] for name in names if name in self._scores}
+        if len(known) < len(names):
+            known |= self._rehearse(lot, {name: i for i, name in enumerate(names) if name not in known}, shelf)
         if len(names) > 4:  # so many are hardly ever the same again
-            return Layout(self.sites, self._moved, self._known(names), self.pool, self._device())
+            return Layout(self.sites, self._moved, self._linked(names, known), self.pool, self._device())
         key = tuple(names)
         layout = self._layouts.get(key)
         if layout is None:
-            layout = Layout(self.sites, self._moved, self._known(names), self.pool, self._device())
+            layout = Layout(self.sites, self._moved, self._linked(names, known), self.pool, self._device())
             layout.fix()
             self._layouts[key] = layout
             if len(self._layouts) > _LAYOUTS:
@@ -197,31 +201,48 @@ class Waves:
                 return node.updater.weights[0].device
         return torch.device("cpu")
 
-    def _known(self, names: Sequence[bytes]) -> list[Score]:
+    def _linked(self, names: Sequence[bytes], known: Mapping[bytes, Score]) -> list[Score]:
         """Scores by name, all of them with links for the same slots."""
         ways, out = len(self.sites.linked), []
         for name in names:
-            score = self._scores[name]
+            score = known[name]
             if score.ways != ways:
-                score = self._scores[name] = relinked(score, self.sites)
+                score = relinked(score, self.sites)
+                if name in self._scores:
+                    self._scores[name] = score
             out.append(score)
         return out
 
-    def _rehearse(self, lot: Lot, missing: Mapping[bytes, int], shelf: Shelf) -> None:
+    def rehearse(self, instances: Iterable[Instance], ends: Mapping[str, End], shelf: Shelf) -> None:
+        """[2] ahead of time, at rest. ``ends``: where each input leads."""
+        for some in _batched(instances, _AHEAD):
+            new = {i.name(): i for i in some if i.complete and i.name() not in self._scores}
+            if new:
+                lot = OfInstances(self.sites, ends, dict(enumerate(new.values())), True, None)
+                self._rehearse(lot, {name: i for i, name in enumerate(new)}, shelf)
+
+    def take_over(self, other: Waves) -> None:
+        """Use the scores of a replica of the same nodes."""
+        if self.sites.signature() == other.sites.signature():
+            self._scores, self._bytes = other._scores.copy(), other._bytes
+            self.sites.linked |= other.sites.linked
+            self.numbers_matter = other.numbers_matter
+
+    def _rehearse(self, lot: Lot, missing: Mapping[bytes, int], shelf: Shelf) -> dict[bytes, Score]:
         """[2] for the instances at these places."""
         some = lot.at(list(missing.values()))
         if self.numbers_matter is None:
             self.numbers_matter = self._by_number(some, shelf)
         if self.numbers_matter:
             raise Unplayable("where an instance goes depends on its number")
-        found = self._scores_of(some, shelf)
+        found = dict(zip(missing, self._scores_of(some, shelf), strict=True))
         self.rehearsed += len(some.numbers)
-        for name, score in zip(missing, found, strict=True):
-            self._scores[name] = score
-            self._bytes += score.nbytes
-        while self._bytes > _KEPT and len(self._scores) > 1024:
+        self._scores.update(found)
+        self._bytes += sum(score.nbytes for score in found.values())
+        while self._bytes > _KEPT:
             _, gone = self._scores.popitem(last=False)
             self._bytes -= gone.nbytes
+        return found
 
     def _scores_of(self, lot: Lot, shelf: Shelf) -> list[Score]:
         rehearsal = Rehearsal(self.sites)
@@ -249,6 +270,12 @@ class Waves:
         for name, node in self.sites.nodes.items():
             if node.waits():
                 raise Unplayable(f"messages wait at node '{name}' when all that can run has run")
+
+
+def _batched(instances: Iterable[Instance], most: int) -> Iterator[list[Instance]]:
+    source = iter(instances)
+    while some := list(itertools.islice(source, most)):
+        yield some
 
 
 def _check_finite(reports: Sequence[Report]) -> None:
