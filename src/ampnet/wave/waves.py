@@ -180,8 +180,9 @@ class Waves:
     def _layout(self, lot: Lot, shelf: Shelf) -> Layout:
         names = lot.names(shelf)
         known = {name: self._scores[name] for name in names if name in self._scores}
-        if len(known) < len(names):
-            known |= self._rehearse(lot, {name: i for i, name in enumerate(names) if name not in known}, shelf)
+        missing = {name: i for i, name in enumerate(names) if name not in known}
+        if missing:
+            known |= self._rehearse(lot, missing, shelf)
         if len(names) > 4:  # so many are hardly ever the same again
             return Layout(self.sites, self._moved, self._linked(names, known), self.pool, self._device())
         key = tuple(names)
