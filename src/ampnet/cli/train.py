@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ampnet import tune
 from ampnet.cli import placing
 from ampnet.cli.interrupt import CtrlC
 from ampnet.cli.options import Parser
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     facts = workload.facts(settings, data)
     if settings.replicas == "auto":
         settings = replace(settings, replicas=_suggested(workload, settings, data, facts, args.quiet))
-    settings = settings.complete()
+    tuned, settings = settings.max_active_keys == "auto", settings.complete()
     if settings.replicas != 1 and settings.sync == "shared" and settings.weights == "stash":
         args.parser.error("--weights: replicas that share their weights cannot stash them; give another --sync")
     try:
@@ -98,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
     workers, affinity = placing.settle(args.parser, graph, settings.workers or 1, args.affinity)
     settings = replace(settings, workers=workers, affinity=affinity)
     workload.begin(graph, settings, data, args.data_dir)
+    if tuned:
+        settings = replace(settings, max_active_keys=_in_flight(workload, settings, data, facts, graph, args.quiet))
     with _files(args.log, args.trace) as listeners:
         job = Job(workload, settings, data, facts, graph)
         return train(job, json=args.json, model=args.save, quiet=args.quiet, listeners=listeners)
@@ -151,6 +154,24 @@ def _suggested(workload: Workload[Any], settings: Training, data: Dataset[Any], 
             flush=True,
         )
     return found.replicas
+
+
+def _in_flight(
+    workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, graph: Compiled, quiet: bool
+) -> int:
+    """How many instances to have in flight, as tried on copies of the graph."""
+    assert isinstance(settings.replicas, int)
+    torch.set_num_threads(settings.threads)
+    some = on_device(workload.instances(graph, settings, facts, data, "train", 1), settings)
+    found = tune.suggest(
+        graph,
+        some,
+        lambda copied, number, listeners: make_runtime(copied, replace(settings, max_active_keys=number), listeners),
+        numbers=[number * settings.replicas for number in tune.NUMBERS],
+    )
+    if not quiet:
+        print(found, flush=True)
+    return found.in_flight
 
 
 def train(

@@ -68,7 +68,11 @@ def _no_target(workload: Workload[Any], settings: Training) -> str:
 
 
 OPTIONS: dict[str, Option] = {
-    "max_active_keys": Option("instances in flight at most; 1 trains without asynchrony", _number(), _in_flight),
+    "max_active_keys": Option(
+        "instances in flight at most; 1 trains without asynchrony; auto: tried out, by throughput and staleness",
+        {"type": placing.number, "metavar": "N|auto"},
+        _in_flight,
+    ),
     "min_update_frequency": Option("gradients that make an update of a node", _number(), _frequency),
     "update_after": Option(
         "the same for single nodes, by name or pattern",

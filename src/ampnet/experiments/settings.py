@@ -3,8 +3,8 @@
     Training ──> mnist.Settings, sentiment.Settings, ...          one frozen dataclass a workload: the paper's numbers
 
 A setting is a field here or there, a line in `ampnet.cli.train_options` (which makes the option of it), and its effect:
-on the runtime (`ampnet.experiments.running`), on the model or on the data (the workload's module). ``--precision`` and
-``--max-active-keys auto`` will be such settings.
+on the runtime (`ampnet.experiments.running`), on the model or on the data (the workload's module). ``--precision``
+will be such a setting.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ Optimizer = Literal["adam", "sgd", "momentum", "adagrad"]
 class Training:
     """All that decides the course of a run, whatever is trained."""
 
-    max_active_keys: int = 0
-    """Instances in flight at most; 0: as many as `in_flight` says, for each replica."""
+    max_active_keys: int | Literal["auto"] = 0
+    """Instances in flight at most; 0: as many as `in_flight` says, for each replica; "auto": to be found out, by
+    `ampnet.tune`. Until then it is as 0."""
     min_update_frequency: int = 0
     """Gradients that make an update of a node; 0: as many as `frequency` says."""
     update_after: Mapping[str, int] = field(default_factory=dict)
@@ -98,9 +99,10 @@ class Training:
     def complete(self) -> Self:
         """The same with nothing left open."""
         replicas = 1 if self.replicas == "auto" else self.replicas
+        in_flight = 0 if self.max_active_keys == "auto" else self.max_active_keys
         return replace(
             self,
             workers=replicas if self.workers is None else self.workers,
-            max_active_keys=self.max_active_keys or self.in_flight() * replicas,
+            max_active_keys=in_flight or self.in_flight() * replicas,
             min_update_frequency=self.min_update_frequency or self.frequency(),
         )
