@@ -1,4 +1,4 @@
-"""At once: nodes whose updates are due at the same moment, with the same optimizer and settings, take one step together.
+"""At once: nodes whose updates are due at one moment, with the same optimizer and settings, take one step together.
 
 Each node still has its own optimizer, state, version and learning rate; only the call of torch's fused kernel is one
 for all of them.
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from ampnet.update.steps import Stepper
 from ampnet.update.updater import Updater
 
 
@@ -27,8 +30,8 @@ def apply_at_once(updaters: Sequence[Updater]) -> None:
 def _apply(updaters: Sequence[Updater]) -> None:
     first = updaters[0].stepper
     assert first is not None
-    steppers = []
-    gradients = []
+    steppers: list[Stepper] = []
+    gradients: list[Tensor] = []
     for updater in updaters:
         assert updater.stepper is not None
         steppers.append(updater.stepper)

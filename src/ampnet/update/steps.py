@@ -221,7 +221,7 @@ class _Adagrad(Stepper):
     ) -> None:
         sums, steps = state
         torch._foreach_add_(steps, 1)
-        torch._fused_adagrad_(parameters, gradients, sums, steps, grad_scale=scale, **self._settings())  # type: ignore[arg-type]
+        torch._fused_adagrad_(parameters, gradients, sums, steps, grad_scale=scale, **self._settings())
 
     def can_step_rows(self) -> bool:
         return not self.group["weight_decay"]
@@ -230,7 +230,7 @@ class _Adagrad(Stepper):
         (whole,), steps = self._look()
         torch._foreach_add_(steps, 1)
         some, sums = table.index_select(0, rows), whole.index_select(0, rows)
-        torch._fused_adagrad_([some], [gradients.to(table.dtype)], [sums], steps, **self._settings())  # type: ignore[arg-type]
+        torch._fused_adagrad_([some], [gradients.to(table.dtype)], [sums], steps, **self._settings())
         table.index_copy_(0, rows, some)
         whole.index_copy_(0, rows, sums)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]

@@ -50,7 +50,8 @@ class Arena:
         self.grad: Tensor | None = None
         self.inverse: Tensor | None = None
         self.blank = 0
-        """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows depend on no parameter. ``moved``: whether anybody wants gradients."""
+        """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows depend on no parameter.
+        ``moved``: whether anybody wants gradients."""
 
     def clear(self) -> None:
         """A wave begins."""

@@ -26,7 +26,6 @@ from ampnet.wave.arena import Arena, Pool, Read
 from ampnet.wave.score import Score
 from ampnet.wave.sites import Site, Sites
 
-
 _NOTHING = torch.empty(0, dtype=torch.int64)
 _Owner = TypeVar("_Owner")
 
@@ -111,8 +110,7 @@ class Layout:
         starts = np.cumsum(sizes) - sizes
         begin, end, pumped = self._arenas(starts, starts + sizes, each)
         self.arenas = [
-            Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool)
-            for i in range(sites.arenas)
+            Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool) for i in range(sites.arenas)
         ]
         at -= begin[sites.arena_of[site]]
         number = np.cumsum(counts) - counts
@@ -280,9 +278,11 @@ class Layout:
 
     def _whole(self, site: Site, start: int, stop: int) -> None:
         last = self._rounds - 1
-        reads = [] if site.kind == "mixture" else [
-            self._read(part.arena, site.slot + i, 0, last) for i, part in enumerate(site.parts)
-        ]
+        reads = (
+            []
+            if site.kind == "mixture"
+            else [self._read(part.arena, site.slot + i, 0, last) for i, part in enumerate(site.parts)]
+        )
         self.wholes[site.number] = Whole(site, start, stop, reads)
 
     def _operation(self, site: Site, round_: int, start: int, stop: int, first: bool) -> Operation:
@@ -318,9 +318,9 @@ class Layout:
             self._bag(pairs, site.slot + 1, round_, start, stop - start),
             self._bag_of(pairs, index, offsets),
         ]
-        at, size = self._slot(site.slot + 1, round_)
+        begin, size = self._slot(site.slot + 1, round_)
         targets = np.empty(size, dtype=np.int64)
-        targets[self._from[at : at + size] - cuts[0]] = self._to[at : at + size] - start
+        targets[self._from[begin : begin + size] - cuts[0]] = self._to[begin : begin + size] - start
         return self._placed(Operation(site, start, stop, first, [], bags, cuts, (low, high)), "targets", targets)
 
 
@@ -331,9 +331,11 @@ def _together(parts: Sequence[Column]) -> Column:
 def _bases(counts: Sequence[int]) -> Ints:
     """Where the rows of each instance begin, if all are numbered as one."""
     sizes = np.array(counts)
-    return np.cumsum(sizes) - sizes
+    bases: Ints = np.cumsum(sizes) - sizes
+    return bases
 
 
 def _sorted(key: Ints, keys: int) -> Ints:
     """The order of keys below a number; equal ones stay in theirs."""
-    return np.argsort(key.astype(np.int16) if keys < 2**15 else key, kind="stable")  # narrow ones are counted, not compared
+    # Narrow keys are counted, not compared.
+    return np.argsort(key.astype(np.int16) if keys < 2**15 else key, kind="stable")

@@ -1,7 +1,7 @@
 """Rehearse: send instances through the graph on their states alone, and note which rows are made of which.
 
-Control flow never looks into a payload, so a run can be rehearsed without computing anything. Messages carry, instead of
-rows, the **numbers** of rows; nodes that send them about do what they always do, and a node that computes notes the
+Control flow never looks into a payload, so a run can be rehearsed without computing anything. Messages carry, instead
+of rows, the **numbers** of rows; nodes that send them about do what they always do, and a node that computes notes the
 numbers that came in and gives new ones to what comes out:
 
     message at Linear     payload [31, 32, 35]          Step(linear, round 2, reads [31, 32, 35], makes 40, 41, 42)

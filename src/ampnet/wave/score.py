@@ -26,7 +26,6 @@ from ampnet.state import Column, Ints
 from ampnet.wave.rehearse import Rehearsal, Step
 from ampnet.wave.sites import Site, Sites, Unplayable
 
-
 _LONG = 4
 """Neighbours are told by their first one if so many of them are together, on the average."""
 
@@ -65,7 +64,6 @@ class Score:
     def nbytes(self) -> int:
         columns = (self.blocks, self.runs, self.links, self.ends, self.messages)
         return sum(c.nbytes for c in columns) + sum(c.nbytes + n.nbytes for _, c, n in self.states.values())
-
 
 
 class _Columns:
@@ -130,8 +128,10 @@ def _enter(sites: Sites, columns: _Columns, step: Step, through: dict[int, Ints]
     elif site.kind == "loss" and len(step.sources[1]) != len(made):
         columns.link(site.slot, step.round, step.sources[0], made)
         assert step.counts is not None or step.messages == len(step.sources[1])
-        labels = np.arange(step.messages) if step.counts is None else np.repeat(
-            np.arange(step.messages), np.diff(step.counts)
+        labels = (
+            np.arange(step.messages)
+            if step.counts is None
+            else np.repeat(np.arange(step.messages), np.diff(step.counts))
         )
         first = step.base + (labels if step.offsets is None else step.offsets[labels])
         columns.link(site.slot + 1, step.round, step.sources[1], first)
@@ -201,7 +201,14 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
     ways = len(sites.linked)
     return [
         Score(
-            blocks[:, block_cuts[i] : block_cuts[i + 1]].copy(), *links[i], states[i], labels[i], messages[i], rounds, int(sizes[i]), ways
+            blocks[:, block_cuts[i] : block_cuts[i + 1]].copy(),
+            *links[i],
+            states[i],
+            labels[i],
+            messages[i],
+            rounds,
+            int(sizes[i]),
+            ways,
         )
         for i in range(len(instances))
     ]
@@ -315,7 +322,8 @@ def _any_of(rows: Column, step: Step) -> Column:
         return rows
     counts = np.diff(step.offsets)
     which = np.repeat(np.arange(step.messages), counts)
-    return (np.bincount(which[rows], minlength=step.messages) > 0) | (counts == 0)
+    found: Column = (np.bincount(which[rows], minlength=step.messages) > 0) | (counts == 0)
+    return found
 
 
 def _tell(states: _States, labels: dict[tuple[int, int], Ints], step: Step, mine: Ints) -> None:

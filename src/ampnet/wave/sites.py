@@ -1,8 +1,8 @@
 """Sites: where a graph makes rows, which of them lie in one arena, and in which order they are made.
 
-A node that computes has a **site** for each of its values: rows come out of it. Everything between two sites (Cond, Phi,
-Loop, Isu, Bcast, Flatmap, Ungroup, Group) only sends rows about, by their states. So what a site reads are rows of other
-sites, and all that can come to one port of it are kept in one **arena**: rows of one width, in one tensor.
+A node that computes has a **site** for each of its values: rows come out of it. Everything between two sites (Cond,
+Phi, Loop, Isu, Bcast, Flatmap, Ungroup, Group) only sends rows about, by their states. So what a site reads are rows of
+other sites, and all that can come to one port of it are kept in one **arena**: rows of one width, in one tensor.
 
     h0 ──> Loop ──> cell ──> Loop ...        cell reads rows of h0 and of itself: both are in one arena
 
@@ -298,8 +298,8 @@ class Sites:
                     same[root(other.number)] = root(sources[0].number)
         for site in self.sites:  # the terms of a mixture all read one arena
             first = [self.read(term, 0)[0].number for term in site.terms]
-            for other in first[1:]:
-                same[root(other)] = root(first[0])
+            for number in first[1:]:
+                same[root(number)] = root(first[0])
         numbers: dict[int, int] = {}
         for site in self.sites:
             if site.kind not in ("view", "absorbed"):

@@ -62,6 +62,7 @@ _AHEAD = 256
 _NUMBERS = 16
 """Numbers under which an instance is tried, to see whether they matter."""
 
+
 class PlayedHalf(AmpnetError):
     """A backward failed, when gradients had been added up already. ``cause`` says why."""
 
@@ -138,7 +139,8 @@ class Waves:
         for input_, payload in lot.payloads():
             kernel = self.kernels[input_]
             assert isinstance(kernel, Pumped)
-            kernel.payload = payload if payload.device == layout.device else payload.to(layout.device, non_blocking=True)
+            here = payload.device == layout.device
+            kernel.payload = payload if here else payload.to(layout.device, non_blocking=True)
         kernels, operations = self.kernels, layout.operations
         for number, whole in layout.wholes.items():
             if not layout.fixed:

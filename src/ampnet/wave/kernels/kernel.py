@@ -20,12 +20,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ampnet.nodes.transform import Parameterised
 from ampnet.update.sums import Sums
+from ampnet.update.updater import Updater
 from ampnet.wave.arena import Arena, Pool, Read
 from ampnet.wave.kernels.products import Products
 from ampnet.wave.layout import Layout, Operation, Whole
 from ampnet.wave.sites import Site
-
 
 Calls = list[Callable[[], object]]
 
@@ -115,8 +116,14 @@ class Kernel:
 
     @property
     def weights(self) -> list[Tensor]:
-        return self.site.node.updater.weights  # type: ignore[union-attr]
+        return self._updater.weights
 
     @property
     def sums(self) -> Sums:
-        return self.site.node.updater.adding  # type: ignore[union-attr]
+        return self._updater.adding
+
+    @property
+    def _updater(self) -> Updater:
+        node = self.site.node
+        assert isinstance(node, Parameterised)
+        return node.updater

@@ -64,13 +64,14 @@ class LinearKernel(Kernel):
         node = self.site.node
         assert isinstance(node, Linear)
         w, whole = self.weights, self.whole
-        rows, start, parts = whole.stop - whole.start, 0, []
-        for i, part in enumerate(self.site.parts):
+        rows, start = whole.stop - whole.start, 0
+        parts: list[_Part] = []
+        for i, given in enumerate(self.site.parts):
             data = whole.reads[i].arena.data
             assert data is not None
-            width = data.shape[-1] if part.columns is None else part.columns[1] - part.columns[0]
+            width = data.shape[-1] if given.columns is None else given.columns[1] - given.columns[0]
             weight = w[0][:, start : start + width]
-            parts.append(_Part(i, part.columns, start, start + width, weight, weight.t()))
+            parts.append(_Part(i, given.columns, start, start + width, weight, weight.t()))
             start += width
             if data.dtype != w[0].dtype or data.dim() != 2:
                 node.check_rows(data, -1, w[0].dtype)
@@ -188,7 +189,9 @@ class LinearKernel(Kernel):
         node = self.site.node
         assert isinstance(node, Linear)
         rate = node.updater.direct
-        if rate is None or self.products.narrow or ready.looked_up is not None or len(ready.dense) > 1 or node.sites > 1:
+        if rate is None or self.products.narrow or node.sites > 1:
+            return False
+        if ready.looked_up is not None or len(ready.dense) > 1:
             return False
         (part,), w = ready.dense, self.weights
         x, read = part.copies, self.whole.reads[part.number]
@@ -209,4 +212,3 @@ class LinearKernel(Kernel):
             into = arena.gradient()
             (into if columns is None else into[:, columns[0] : columns[1]]).addmm_(by_row, part.weight)
         return by_row
-
