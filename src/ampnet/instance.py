@@ -106,7 +106,6 @@ class Instance:
         if self.results is not None and self.results < 1:
             raise DataError(f"an instance must have at least one result, got results={self.results}")
 
-
     def name(self) -> bytes:
         """Equal for instances of equal states and structure, whatever their payloads."""
         known: bytes | None = self._memo.get("name")

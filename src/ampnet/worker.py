@@ -131,7 +131,9 @@ class Worker:
         self._hands_on = schedule.hands_on
         self._make_routes(wiring)
         self._trains = [n for n in self.nodes.values() if isinstance(n, Parameterised)]
-        self.waves = self._make_waves(graph, wiring, precision) if waves and max_batch is None and self._hands_on else None
+        self.waves = (
+            self._make_waves(graph, wiring, precision) if waves and max_batch is None and self._hands_on else None
+        )
         """None: instances are run message by message."""
         self._copies = {name: graph.copies[name] for name in self.nodes if name in graph.copies}
         self._hand, self._over = hand, over

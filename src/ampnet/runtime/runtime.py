@@ -306,8 +306,8 @@ def check_precision(precision: str, waves: bool) -> None:
         raise ValueError(f"precision must be float32 or bfloat16, got {precision!r}")
     if precision != "float32" and not waves:
         raise AmpnetError(
-            "precision='bfloat16' needs whole instances in one process (waves): on worker processes replicas of the whole "
-            "model, no listener to every message, no max_batch, the schedule 'sweep'"
+            "precision='bfloat16' needs whole instances in one process (waves): on worker processes replicas of the "
+            "whole model, no listener to every message, no max_batch, the schedule 'sweep'"
         )
 
 
