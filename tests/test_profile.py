@@ -176,6 +176,29 @@ def test_in_waves_a_node_of_several_rounds_has_an_operation_for_each() -> None:
     assert not any(node.kind in ("Phi", "Cond", "Isu") for node in found.nodes)  # they take part in rehearsals only
 
 
+def test_a_rehearsal_is_of_no_node() -> None:
+    """What nodes are asked while nothing is computed is not theirs: it is once for each kind of instance."""
+    graph = by_hand.build(hidden=16)
+    with Inline(graph, update=ADAM, max_active_keys=3) as runtime:
+        clocked = Meter("controller", Costs())
+        put = hooks.Hooks(clocked)
+        put.runtime(runtime)
+        for _ in range(2):
+            stats = runtime.train(sequences())
+        put.undo()
+    cells = clocked.cells
+    assert 0 < cells["", "rehearse"].calls <= stats.instances  # in the first epoch only
+    assert cells["", "layout"].calls == 2 * stats.instances
+    assert cells["", "payloads"].calls > 2 * stats.instances
+    assert {node for (node, what), cell in cells.items() if what == "forward" and cell.calls} == {
+        "embedding",
+        "linear1",
+        "linear2",
+        "relu",
+        "loss",
+    }
+
+
 def test_a_step_of_several_nodes_has_a_line_of_its_own() -> None:
     graph = chain(8, one=Linear(nn.Linear(8, 8)), two=Linear(nn.Linear(8, 8)))
     fused = Update(partial(torch.optim.Adam, lr=1e-3, fused=True), 1, "instances")
