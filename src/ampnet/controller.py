@@ -322,10 +322,16 @@ class Controller:
         """A loss has judged messages. They may be of two streams (no barrier)."""
         numbers = report.states.column("instance").tolist()
         by_stream: dict[int, tuple[_Open, list[int]]] = {}
+        found: Counter[int] = Counter()
         for place, number in enumerate(numbers):
             waiting = self._in_flight.get(number)
-            if waiting is not None:  # in inference, it may have had all the results that were asked for
-                by_stream.setdefault(id(waiting.stream), (waiting.stream, []))[1].append(place)
+            if waiting is None:  # in inference, it may have had all the results that were asked for
+                continue
+            if not report.train:
+                if found[number] == waiting.outstanding:
+                    continue
+                found[number] += 1
+            by_stream.setdefault(id(waiting.stream), (waiting.stream, []))[1].append(place)
         for opened, places in by_stream.values():
             part = report if len(places) == len(numbers) else part_of(report, np.array(places))
             opened.tally.add(part)

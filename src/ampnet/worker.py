@@ -316,9 +316,10 @@ class Worker:
 
     def _count(self, node: Parameterised, messages: int, version: int) -> None:
         """Gradients of so many messages, whose forward saw this version, have come in with a wave."""
-        if not messages:
-            return
         updater = node.updater
+        if not messages:
+            updater.go_direct(0)  # what went into the weights was zero, and is no update
+            return
         updater.note_lags([(version, messages)])
         updater.count_messages(messages)
         if self._work is not None:

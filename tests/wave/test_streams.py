@@ -144,8 +144,10 @@ def each_row(*sizes: int) -> list[Instance]:
     ]
 
 
-def test_an_instance_may_be_over_after_one_result() -> None:
-    """More of them are dropped, here and there."""
+@pytest.mark.parametrize("enough", [None, 1])
+@pytest.mark.parametrize("keys", [1, 3])
+def test_an_instance_may_be_over_after_one_result(keys: int, enough: int | None) -> None:
+    """More of them are dropped. Once, several that came at once were an error."""
     found = []
     for waves in (True, False):
         graph = Graph("rows")
@@ -156,8 +158,8 @@ def test_an_instance_may_be_over_after_one_result() -> None:
         graph.input("x", "linear", ("t",))
         graph.input("label", "loss.label", ("t",))
         graph.chain("linear", "loss.prediction")
-        with Inline(graph, max_active_keys=3, waves=waves, enough_rows=1) as runtime:
-            (stats,) = runtime.run([Stream(each_row(1, 1, 1, 1), False, "valid", keep_predictions=True)])
+        with Inline(graph, max_active_keys=keys, waves=waves, enough_rows=enough) as runtime:
+            (stats,) = runtime.run([Stream(each_row(1, 3, 2, 1), False, "valid", keep_predictions=True)])
             assert stats.instances == 4
             found.append(stats)
             assert runtime.held() == {}

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
 
-from ampnet import Graph, Inline, Instance, Update
-from ampnet.nodes import Dropout, Linear, Module, Tanh
+from ampnet import Graph, Inline, Instance, Update, feed
+from ampnet.nodes import Cond, Dropout, Linear, Loss, Module, Sink, Tanh
 from ampnet.testing import assert_close
 from tests.wave.both import NAMES, model, waves_of, weights_after
 from tests.wave.test_gradients import F64, chain, rows_of
@@ -102,6 +102,54 @@ def test_where_messages_are_counted_an_update_has_those_of_a_wave() -> None:
         runtime.train(instances)
         assert waves_of(runtime).played == 7
     assert graph.parameterised()["n0"].updater.version == 3  # of 3, 3 and 1
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("keys", [1, 2, 5])
+def test_a_node_that_no_loss_depends_on_gets_no_update(optimizer: str, keys: int) -> None:
+    """Once, its next update was lost: plain gradient descent had gone into the weights, and nobody had counted it."""
+
+    def make() -> tuple[Graph, list[Instance]]:
+        graph = Graph("sometimes")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            for name in ("always", "sometimes"):
+                graph.add(name, Linear(4, 4, dtype=F64))
+        graph.add("cond", Cond(lambda s: s.kind, ("used", "unused")))
+        graph.add("sink", Sink())
+        for loss, source in (("loss", "always"), ("loss2", "cond.used")):
+            graph.add(loss, Loss("squared_error", key=("instance",)))
+            graph.connect(source, f"{loss}.prediction")
+        graph.connect("sometimes", "cond")
+        graph.connect("cond.unused", "sink")
+        for name, target, fields in (("x", "always", ()), ("y", "sometimes", ("kind",))):
+            graph.input(name, target, fields)
+        for name in ("loss", "loss2"):
+            graph.input(f"label of {name}", f"{name}.label")
+        random = torch.Generator().manual_seed(0)
+        instances = []
+        for kind in (1, 1, 0, 1, 0, 0, 1):
+            x, y, a, b = torch.randn(4, 1, 4, generator=random, dtype=F64)
+            feeds = {"x": feed(x), "y": feed(y, kind=kind), "label of loss": feed(a)}
+            instances.append(Instance(feeds if kind else {**feeds, "label of loss2": feed(b)}))
+        return graph, instances
+
+    for frequency in (1, 2):
+        update = Update(OPTIMIZERS[optimizer], frequency, "instances")
+        if keys == 1:
+            found = weights_after(make, update)
+            assert_close(found[True], found[False], 1e-9)
+        graph, instances = make()
+        start = graph.nodes["sometimes"].updater.weights[0].clone()  # type: ignore[attr-defined]
+        with Inline(graph, update=update, max_active_keys=keys) as runtime:
+            runtime.train([i for i in instances if len(i.feeds) == 3])
+            updater = graph.parameterised()["sometimes"].updater
+            assert updater.version == 0
+            assert torch.equal(updater.weights[0], start)
+            runtime.train([i for i in instances if len(i.feeds) == 4][:1])
+            assert updater.version == 1
+            assert not torch.equal(updater.weights[0], start)
+            assert not any(total.any() for total in updater.sums)
 
 
 def test_parts_of_a_model_may_be_frozen_or_updated_at_another_pace() -> None:

@@ -125,7 +125,7 @@ class Updater:
         Whoever does so for all parameters says `went_direct`; the update itself is still made when it is due.
         """
         policy, quick = self.policy, self.stepper
-        self.direct = None
+        self.direct, self._went = None, False
         if policy is None or quick is None or self.counts_messages or self._touched or self.stashes:
             return
         if instances < policy.min_update_frequency or self.waiting or self.together or self.moved is not None:
