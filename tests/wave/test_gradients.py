@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampnet import Graph, Instance, feed
-from ampnet.lang import compile
+from ampnet.lang import Compiled, Edges, Seq, compile
 from ampnet.models.registry import GRAPHS
 from ampnet.nodes import Concat, Dropout, Function, Linear, Loss, Module, Reduce, Split, Tanh
 from ampnet.testing.strategies import Example, RandomModel, examples, programs
@@ -132,3 +133,20 @@ def test_reductions_of_messages_of_any_size(how: str) -> None:
     for keys in (1, 4):
         want = outcome(graph, instances, waves=False, max_active_keys=keys)
         assert_same(outcome(graph, instances, waves=True, max_active_keys=keys), want)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_nodes_without_any_edge(count: int) -> None:
+    """A sum of products of nothing: all of a wave's instances have no edges."""
+    graph, instances = model("qm9")
+    assert isinstance(graph, Compiled)
+    lonely = []
+    for i in range(count):
+        atoms = Seq(x=torch.randn(1 + i, 3, dtype=F64))
+        none = np.zeros(0, dtype=np.int64)
+        lonely.append(graph.instance(atoms, Edges(atoms, none, none, kind=none), torch.randn(1, dtype=F64)))
+    want = outcome(graph, lonely, waves=False, max_active_keys=count)
+    assert_same(outcome(graph, lonely, waves=True, max_active_keys=count), want)
+    mixed = [*lonely, *instances[:2]]
+    want = outcome(graph, mixed, waves=False, max_active_keys=9)
+    assert_same(outcome(graph, mixed, waves=True, max_active_keys=9), want)

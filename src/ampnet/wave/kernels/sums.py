@@ -61,7 +61,9 @@ class MixtureKernel(Kernel):
     def forward(self, op: Operation) -> None:
         pairs, products, cuts = op.bags[0], op.bags[1], op.cuts
         self._ops.append(op)
-        assert pairs.arena.data is not None
+        if pairs.arena.data is None:  # there is nothing to add up, anywhere
+            self.out.put(op.start, op.stop, self._w[0].new_zeros(op.stop - op.start, self._w[0].shape[0]))
+            return
         index = pairs.index if pairs.arena.inverse is None else pairs.arena.inverse.index_select(0, pairs.index)
         self._pairs[cuts[0] : cuts[-1]] = add_up(pairs.arena.data, index, pairs.offsets)
         for k, w in enumerate(self._w):
