@@ -124,6 +124,9 @@ OPTIONS: dict[str, Option] = {
     "weights": Option("which weights a backward sees: today's, or its forward's", {"choices": ("current", "stash")}),
     "barrier": Option("let each stream end before the next begins", {"action": "store_true"}, "off"),
     "device": Option("where the work is done", {"choices": ("cpu", "cuda")}),
+    "precision": Option(
+        "of the factors of matrix products; all else stays float32", {"choices": ("float32", "bfloat16")}
+    ),
     "workers": Option(
         "worker processes; 1: all in this one; auto: one for each core, if there are nodes for them",
         {"type": placing.number, "metavar": "N|auto"},

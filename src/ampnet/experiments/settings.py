@@ -3,8 +3,7 @@
     Training ──> mnist.Settings, sentiment.Settings, ...          one frozen dataclass a workload: the paper's numbers
 
 A setting is a field here or there, a line in `ampnet.cli.train_options` (which makes the option of it), and its effect:
-on the runtime (`ampnet.experiments.running`), on the model or on the data (the workload's module). ``--precision``
-will be such a setting.
+on the runtime (`ampnet.experiments.running`), on the model or on the data (the workload's module).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Literal, Self
 
 from ampnet.replicas.sync import When
 from ampnet.schedule import ENOUGH_ROWS
+from ampnet.wave.kernels.products import Precision
 
 Optimizer = Literal["adam", "sgd", "momentum", "adagrad"]
 
@@ -64,6 +64,8 @@ class Training:
     """Let each stream end before the next begins."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the weights are, and the work on them is done."""
+    precision: Precision = "float32"
+    """Of the factors of matrix products."""
     workers: int | Literal["auto"] | None = None
     """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them; None:
     one for each replica."""
