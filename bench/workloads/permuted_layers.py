@@ -45,9 +45,8 @@ PERMUTED_LAYERS = Workload(
     flops=flops,
     optimizer=partial(torch.optim.Adam, lr=1e-3, fused=True),
     ours={
-        "ours": Ours(in_flight=64, every=64, compile={"fuse_choice": True}),
-        "ours 256 in flight": Ours(in_flight=256, every=64, compile={"fuse_choice": True}),
-        "ours layers apart": Ours(in_flight=64, every=64),
+        "ours": Ours(in_flight=64, every=64),
+        "ours by messages": Ours(in_flight=64, every=64, compile={"fuse_choice": True}),
     },
     peers={
         "torch one by one": peers.OneByOne,
@@ -55,6 +54,7 @@ PERMUTED_LAYERS = Workload(
         "torch by depth padded": peers.Padded,
     },
     base="torch by depth padded 1 thread",
+    each=128,
     target=Target("accuracy", 0.55, batches=8),
     rival="torch by depth padded",
     bounds=(
