@@ -3,8 +3,8 @@
     h = relu(layer[order[t]](h))   for t = 0 .. 7,   then a Linear and cross entropy
 
 No two instances run the same program, so there is no batch to write down: plain torch runs them one by one, or a
-loader groups them by hand, by depth. "ours" has the layers as one node (``fuse_choice``), as the peers by depth do it;
-"ours layers apart" as nodes of their own.
+loader groups them by hand, by depth. "ours" computes whole instances, in waves; "ours by messages" has the layers as
+one node (``fuse_choice``), to which messages come whatever their depth.
 """
 
 from __future__ import annotations

@@ -296,6 +296,7 @@ class Worker:
         except PlayedHalf as error:
             raise NodeError(error.node, "backward", None, self.name, error.cause) from error.cause
         except Exception:  # by messages it will be told where, or go well
+            waves.failed += 1
             return lot, False
         self._invocations += len(layout.operations) * (1 + lot.train)
         self._messages += int(layout.messages.sum()) * (1 + lot.train)

@@ -5,9 +5,9 @@ come in, it divides the sum by their number, clips it if asked to, and lets its 
 No other node takes part. What is counted has a name:
 
 * ``count="messages"`` (the paper): a backward message at this node is one gradient. A sequence of nine tokens brings
-nine
-  of them to the node inside the loop and one to the node behind it. A batch is cut where the counter fills, so an
-  update holds exactly ``min_update_frequency`` gradients, however the messages came.
+  nine of them to the node inside the loop and one to the node behind it. Message by message, a batch is cut where the
+  counter fills, so an update holds exactly ``min_update_frequency`` gradients, however the messages came. A wave
+  (`ampnet.wave`) counts as one: the node updates at its end, with all that has come in, if that is enough.
 * ``count="instances"``: an instance counts when it retires, at every node at once. The sum is divided by the number of
   instances retired since the last update. With ``max_active_keys=1`` and a frequency of 1 this is minibatch training,
   the instance being the minibatch: equal to plain torch to rounding.
@@ -38,7 +38,7 @@ class Update:
     optimizer: MakeOptimizer = partial(torch.optim.SGD, lr=0.1)
     """Called with the node's parameters, once: ``partial(torch.optim.Adam, lr=1e-3)``."""
     min_update_frequency: int = 1
-    """How many gradients make an update."""
+    """How many gradients make an update, at least."""
     count: Literal["messages", "instances"] = "messages"
     """What counts as one gradient."""
     average: bool = True

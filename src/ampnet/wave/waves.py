@@ -94,7 +94,8 @@ class Waves:
         self._bytes = 0
         self._layouts: OrderedDict[tuple[bytes, ...], Layout] = OrderedDict()
         self._staged: deque[Lot] = deque()
-        self.operations = self.rehearsed = self.played = 0
+        self.operations = self.rehearsed = self.played = self.failed = 0
+        """Operations computed, instances rehearsed and played; waves that had to be run message by message."""
         self.numbers_matter: bool | None = None
         """Whether nodes look at the number of an instance, so that none can be played; None: not known yet."""
 
