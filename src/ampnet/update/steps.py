@@ -58,7 +58,7 @@ class Stepper:
 
     def settings(self) -> tuple[object, ...]:
         """Equal for steppers whose steps can be taken at once."""
-        return (type(self), *(self.group.get(name) for name in _SETTINGS))
+        return (type(self), *map(self.group.get, _SETTINGS))
 
     def _look(self) -> tuple[list[Tensor], ...]:
         """The optimizer's state, which may have been made, or loaded, since it was looked at last."""
