@@ -93,6 +93,7 @@ class Waves:
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
         self._bytes = 0
         self._layouts: OrderedDict[tuple[bytes, ...], Layout] = OrderedDict()
+        self._weights = _weights(self.sites)
         self._staged: deque[Lot] = deque()
         self.operations = self.rehearsed = self.played = self.failed = 0
         """Operations computed, instances rehearsed and played; waves that had to be run message by message."""
@@ -186,6 +187,7 @@ class Waves:
         missing = {name: i for i, name in enumerate(names) if name not in known}
         if missing:
             known |= self._rehearse(lot, missing, shelf)
+        self._check_weights()
         if len(names) > 4:  # so many are hardly ever the same again
             return Layout(self.sites, self._moved, self._linked(names, known), self.pool, self._device())
         key = tuple(names)
@@ -197,6 +199,12 @@ class Waves:
             if len(self._layouts) > _LAYOUTS:
                 self._layouts.popitem(last=False)
         return layout
+
+    def _check_weights(self) -> None:
+        """What was noted of layouts does not hold any more once parameters were moved or cast."""
+        if any(node.updater.weights is not weights for node, weights in self._weights):
+            self._layouts.clear()
+            self._weights = _weights(self.sites)
 
     def _device(self) -> torch.device:
         """Where the parameters are."""
@@ -274,6 +282,10 @@ class Waves:
         for name, node in self.sites.nodes.items():
             if node.waits():
                 raise Unplayable(f"messages wait at node '{name}' when all that can run has run")
+
+
+def _weights(sites: Sites) -> list[tuple[Parameterised, list[torch.Tensor]]]:
+    return [(node, node.updater.weights) for node in sites.nodes.values() if isinstance(node, Parameterised)]
 
 
 def _batched(instances: Iterable[Instance], most: int) -> Iterator[list[Instance]]:
