@@ -112,7 +112,7 @@ class Instance:
         if known is None:
             digest = hashlib.blake2b(digest_size=16)
             for name, given in self.feeds.items():
-                digest.update(f"{name} {given.fields}".encode())
+                digest.update(f"{name} {given.fields} {given.columns.shape} {given.offsets is None}".encode())
                 digest.update(given.columns.tobytes())
                 if given.offsets is not None:
                     digest.update(given.offsets.tobytes())

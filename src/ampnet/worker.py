@@ -164,9 +164,15 @@ class Worker:
         if any(self._announce.wants(kind) for kind in (Forward, Backward, Return)):
             return None  # somebody wants to see every message
         try:
-            return Waves(graph, wiring, self.nodes, precision)
+            waves = Waves(graph, wiring, self.nodes, precision)
         except Unplayable:
             return None
+        waves.beat = self._beat
+        return waves
+
+    def _beat(self) -> None:
+        if self.pulse is not None:
+            self.pulse[0] += 1
 
     def _make_members(self, graph: Graph) -> dict[str, Member]:
         """The replicas hosted here, by node."""

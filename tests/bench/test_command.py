@@ -130,8 +130,10 @@ def test_rows_of_a_workload() -> None:
         "ours 4 replicas",
         "ours 2 workers",
         "torch eager 1 thread",
+        "torch eager 2 threads",
         "torch eager 4 threads",
         "torch compile 1 thread",
+        "torch compile 2 threads",
         "torch compile 4 threads",
     ]
     alone = [row.name for row in rows.rows_of(BY_NAME["mnist"], Settings(), 1)]

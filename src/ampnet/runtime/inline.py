@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from ampnet.structure import Structure
 from ampnet.update.policy import Update
 from ampnet.wave.kernels.products import Precision
 from ampnet.wave.lot import OfInstances
+from ampnet.wave.sites import Unplayable
 from ampnet.worker import Counts, Worker
 
 
@@ -114,7 +116,7 @@ class Inline(Runtime):
         """
         waves = self.worker.waves
         if waves is not None and not waves.numbers_matter:
-            with torch.no_grad():
+            with torch.no_grad(), suppress(Unplayable):
                 waves.rehearse(instances, self._by_name, self.worker.shelf)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:

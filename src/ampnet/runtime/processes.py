@@ -27,6 +27,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -237,7 +238,7 @@ class Processes(Runtime):
         if self._pids:
             return streams
         for stream in streams if isinstance(streams, Sequence) else ():
-            if isinstance(stream.instances, Sequence):
+            if isinstance(stream.instances, list | tuple) and self._waves:
                 self.know(i for i in stream.instances if isinstance(i, Instance))
         streams = iter(streams)
         first = next(streams, None)
@@ -325,9 +326,10 @@ class Processes(Runtime):
         self._prepared, shelf = Waves(self.graph, self._wiring, mine), Shelf()
         for node in mine.values():
             node.shelf = shelf
-        replica = next(copy for copy, worker in self._homes.items() if worker == 0)
-        with torch.no_grad():
-            self._prepared.rehearse(self._rehearsed, self._inputs_of(replica), shelf)
+        replica = next((copy for copy, worker in self._homes.items() if worker == 0), None)
+        if replica is not None:
+            with torch.no_grad(), suppress(Unplayable):
+                self._prepared.rehearse(self._rehearsed, self._inputs_of(replica), shelf)
 
     def _make_interests(self) -> None:
         """Which instances each worker has to hear of: that retire, that are forgotten, and structures of which."""
@@ -347,7 +349,8 @@ class Processes(Runtime):
         self._whole = whole and len(homes) == counts.pop() and not any(hosts[n] < len(here) for n in self._entrances)
         self._brief = self._whole and not any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
         self.controller.parts = len(homes) if self._whole else 1
-        self._waves = self._waves and self._brief and self._playable(here)
+        alone = len({worker for _, worker in homes}) == len(homes)  # one replica for each worker
+        self._waves = self._waves and self._brief and alone and self._playable(here)
         check_precision(self._precision, self._waves)
         self._homes = dict(homes)
         """By replica of the whole model: its worker."""

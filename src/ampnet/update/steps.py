@@ -229,9 +229,10 @@ class _Adagrad(Stepper):
     def step_rows(self, table: Tensor, rows: Tensor, gradients: Tensor) -> None:
         (whole,), steps = self._look()
         torch._foreach_add_(steps, 1)
-        some, sums = table.index_select(0, rows), whole.index_select(0, rows)
+        before, sums = table.index_select(0, rows), whole.index_select(0, rows)
+        some = before.clone()
         torch._fused_adagrad_([some], [gradients.to(table.dtype)], [sums], steps, **self._settings())
-        table.index_copy_(0, rows, some)
+        table.index_add_(0, rows, some.sub_(before))  # others may have moved the rows meanwhile
         whole.index_copy_(0, rows, sums)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
 

@@ -40,7 +40,7 @@ class Pool:
 class Arena:
     """The rows of one wave. See the head of this file."""
 
-    __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows")
+    __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows", "table")
 
     def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool) -> None:
         self.fixed = False
@@ -49,6 +49,8 @@ class Arena:
         self.data: Tensor | None = None
         self.grad: Tensor | None = None
         self.inverse: Tensor | None = None
+        self.table = False
+        """Whether it holds different rows of a table, which nothing is computed of but by those who read them."""
         self.blank = 0
         """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows depend on no parameter.
         ``moved``: whether anybody wants gradients."""

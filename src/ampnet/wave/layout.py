@@ -245,7 +245,10 @@ class Layout:
                     return
         self.fixed, self.pool = True, Pool()
         for arena in self.arenas:
+            arena.clear()
             arena.fixed, arena.pool = True, self.pool
+        for whole in self.wholes.values():
+            whole.state = None
 
     def forget_calls(self) -> None:
         """What was noted does not hold any more."""
@@ -267,7 +270,7 @@ class Layout:
         which = (op.site.number, op.round)
         if which not in self._offsets:
             counts = np.concatenate([s.states[which][2] for s in self._scores if which in s.states])
-            self._offsets[which] = None if len(counts) == op.stop - op.start else offsets_of(counts)
+            self._offsets[which] = None if (counts == 1).all() else offsets_of(counts)
         return self._offsets[which]
 
     def labels_of(self, op: Operation) -> Ints | None:

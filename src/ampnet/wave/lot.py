@@ -166,7 +166,7 @@ class OfMessages(Lot):
 
 def tell_states(digest: hashlib.blake2b, where: str, columns: np.ndarray, offsets: np.ndarray | None) -> None:
     """States, but for the number of their instance, and how many rows each message has."""
-    digest.update(where.encode())
+    digest.update(f"{where} {columns.shape} {offsets is None}".encode())
     digest.update(columns[1:].tobytes())
     if offsets is not None:
         digest.update(offsets.tobytes())

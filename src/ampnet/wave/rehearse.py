@@ -14,7 +14,7 @@ noted of others (`ampnet.wave.score`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -55,8 +55,9 @@ class Step:
 class Rehearsal:
     """The steps of some instances, from what was pumped for them."""
 
-    def __init__(self, sites: Sites) -> None:
-        self.sites = sites
+    def __init__(self, sites: Sites, beat: Callable[[], None] = lambda: None) -> None:
+        """``beat`` is called in every round."""
+        self.sites, self.beat = sites, beat
         self.steps: list[Step] = []
         self.rows = 0
         self.childless: list[Ints] = []
@@ -71,6 +72,7 @@ class Rehearsal:
         for loop in self.sites.order:
             self._round = 0
             while any(port in self._waiting for port in loop):
+                self.beat()
                 for port in loop:
                     waiting = self._waiting.pop(port, None)
                     if waiting is not None:

@@ -21,12 +21,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
-from ampnet.errors import AmpnetError, LossError
+from ampnet.errors import AmpnetError
 from ampnet.graph import End, Graph, Wiring
 from ampnet.instance import Instance
 from ampnet.nodes.embedding import Embedding
@@ -81,7 +81,7 @@ class Waves:
         self.pool, products = Pool(), Products(narrow=precision == "bfloat16")
         alone = [sum(s.arena == a for s in self.sites.sites) == 1 for a in range(self.sites.arenas)]
         self.kernels: dict[int, Kernel] = {
-            site.number: _kernel(site, alone)(site, self.pool, products)
+            site.number: _kernel(site, alone, self.sites)(site, self.pool, products)
             for site in self.sites.sites
             if site.kind not in ("view", "absorbed", "pairs")
         }
@@ -97,6 +97,8 @@ class Waves:
         self._staged: deque[Lot] = deque()
         self.operations = self.rehearsed = self.played = self.failed = 0
         """Operations computed, instances rehearsed and played; waves that had to be run message by message."""
+        self.beat: Callable[[], None] = lambda: None
+        """Called between operations: a sign of life."""
         self.numbers_matter: bool | None = None
         """Whether nodes look at the number of an instance, so that none can be played; None: not known yet."""
 
@@ -133,6 +135,13 @@ class Waves:
 
     def play(self, lot: Lot, shelf: Shelf) -> tuple[list[Report], Layout]:
         """Compute a lot of instances. Reports of its losses, and what was computed."""
+        try:
+            return self._play(lot, shelf)
+        except Exception:
+            self._layouts.clear()  # their memory may be half written, and of the wrong shape
+            raise
+
+    def _play(self, lot: Lot, shelf: Shelf) -> tuple[list[Report], Layout]:
         train = lot.train
         layout = self._layout(lot, shelf)
         layout.numbers = lot.numbers
@@ -149,25 +158,28 @@ class Waves:
                 whole.state = None  # it is about memory that may be elsewhere by now
             kernels[number].begin(layout, whole, train)
         for op in operations:
+            self.beat()
             kernels[op.site.number].run_forward(op)
+        found = [kernels[number] for number in layout.wholes]
+        reports = [report for k in found if isinstance(k, LossKernel) for report in k.reports]
         if train:
+            if layout.device.type != "cpu":
+                _check_finite(reports)
             self._backward(layout)
         self.played += len(lot.numbers)
         self.operations += len(operations) * (1 + train)
-        found = [kernels[number] for number in layout.wholes]
-        reports = [report for k in found if isinstance(k, LossKernel) for report in k.reports]
-        if train and layout.device.type != "cpu":
-            _check_finite(reports)
         return reports, layout
 
     def _backward(self, layout: Layout) -> None:
         kernels, name = self.kernels, "?"
         try:
             for op in reversed(layout.operations):
+                self.beat()
                 if not op.site.still:
                     name = op.site.name
                     kernels[op.site.number].run_backward(op)
             for op in reversed(layout.operations):
+                self.beat()
                 if op.first:
                     name = op.site.name
                     kernels[op.site.number].finish()
@@ -194,10 +206,12 @@ class Waves:
         layout = self._layouts.get(key)
         if layout is None:
             layout = Layout(self.sites, self._moved, self._linked(names, known), self.pool, self._device())
-            layout.fix()
             self._layouts[key] = layout
             if len(self._layouts) > _LAYOUTS:
                 self._layouts.popitem(last=False)
+        elif not layout.fixed:
+            layout.fix()
+        self._layouts.move_to_end(key)
         return layout
 
     def _check_weights(self) -> None:
@@ -221,6 +235,7 @@ class Waves:
             if score.ways != ways:
                 score = relinked(score, self.sites)
                 if name in self._scores:
+                    self._bytes += score.nbytes - self._scores[name].nbytes
                     self._scores[name] = score
             out.append(score)
         return out
@@ -257,7 +272,7 @@ class Waves:
         return found
 
     def _scores_of(self, lot: Lot, shelf: Shelf) -> list[Score]:
-        rehearsal = Rehearsal(self.sites)
+        rehearsal = Rehearsal(self.sites, self.beat)
         with lot.shelved(shelf):
             try:
                 rehearsal.run(lot.messages())
@@ -295,20 +310,20 @@ def _batched(instances: Iterable[Instance], most: int) -> Iterator[list[Instance
 
 
 def _check_finite(reports: Sequence[Report]) -> None:
-    """On a device one looks at losses when all of a wave is under way, and before anything is updated."""
-    for report in reports:
-        if not math.isfinite(float(report.loss)):
-            cause = LossError("the loss is not finite. Usual causes: a learning rate that is too high, bad input")
-            raise PlayedHalf(report.node, cause)
+    """On a device one looks at losses once all of the forward is under way, and before anything is updated."""
+    if not all(math.isfinite(float(report.loss)) for report in reports):
+        raise Unplayable("a loss is not finite: such instances are left out one by one")
 
 
 def _alike(a: Lot, b: Lot) -> bool:
-    return a.train == b.train and a.stream is b.stream
+    return type(a) is type(b) and a.train == b.train and a.stream is b.stream
 
 
-def _kernel(site: Site, alone: Sequence[bool]) -> type[Kernel]:
+def _kernel(site: Site, alone: Sequence[bool], sites: Sites) -> type[Kernel]:
     """How a site computes."""
     node = site.node
+    once = len(sites.order[site.component]) == 1 if site.node is not None else True
+    """Whether it is in no loop, and so computes all its rows at once."""
     by_kind = {"input": Pumped, "bag": BagKernel, "mixture": MixtureKernel, "segments": SegmentsKernel}
     by_kind["loss"] = LossKernel
     if site.kind in by_kind:
@@ -317,13 +332,13 @@ def _kernel(site: Site, alone: Sequence[bool]) -> type[Kernel]:
         return BY_NODE[type(node)]
     if isinstance(node, Linear):
         return LinearKernel
-    if isinstance(node, Embedding) and alone[site.arena]:
+    if isinstance(node, Embedding) and alone[site.arena] and once:
         return EmbeddingKernel
     if isinstance(node, GruCell) and len(site.parts) == 2:
         return GruKernel
     if isinstance(node, TreeLstmBranch) and len(site.parts) == 2:
         return BranchKernel
-    if isinstance(node, TreeLstmLeaf):
+    if isinstance(node, TreeLstmLeaf) and once:
         return LeafKernel
     return ByItself
 

@@ -30,7 +30,7 @@ class EmbeddingKernel(Kernel):
             low, high = torch.aminmax(tokens)
             if int(low) < 0 or int(high) >= node.size:
                 raise PayloadError(f"has {node.size} entries (0 to {node.size - 1}); got {int(low)} to {int(high)}")
-        table = self.weights[0]
+        table, self.out.table = self.weights[0], True
         self._chosen: Tensor | None = None
         if node.size <= len(tokens):
             self.out.data, self.out.inverse = table, tokens

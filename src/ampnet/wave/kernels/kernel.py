@@ -9,7 +9,7 @@ The gradient of a weight matrix is one product over all rows of a wave, whatever
 
 A layout that is used again has fixed memory (`Layout.fixed`): then what an operation does are the same calls on the
 same tensors every time. A kernel whose operations write where they are told to, and to which nothing else happens, says
-so (``taped``) and makes its calls by `do`: they are noted the second time, and only repeated from then on.
+so (``taped``) and makes its calls by `do`: they are noted once, and only repeated from then on.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class Kernel:
             for call in op.forward_calls:
                 call()
         elif self.taped and self.layout.fixed and self.train:
-            self._noted = []
-            self.forward(op)
-            op.forward_calls, self._noted = self._noted, None
+            op.forward_calls = self._note(self.forward, op)
         else:
             self.forward(op)
 
@@ -82,11 +80,18 @@ class Kernel:
             for call in op.backward_calls:
                 call()
         elif self.taped and self.layout.fixed:
-            self._noted = []
-            self.backward(op)
-            op.backward_calls, self._noted = self._noted, None
+            op.backward_calls = self._note(self.backward, op)
         else:
             self.backward(op)
+
+    def _note(self, function: Callable[[Operation], None], op: Operation) -> Calls:
+        noted: Calls = []
+        self._noted = noted
+        try:
+            function(op)
+        finally:
+            self._noted = None
+        return noted
 
     def add_product(self, read: Read, g: Tensor, w: Tensor, columns: tuple[int, int] | None = None) -> None:
         """Add ``g w`` to the gradient of the rows that were read."""

@@ -80,7 +80,7 @@ class LinearKernel(Kernel):
         for part in parts:
             arena = whole.reads[part.number].arena
             assert arena.data is not None
-            if arena.inverse is not None and ready.looked_up is None and 2 * len(arena.data) <= rows:
+            if arena.table and arena.inverse is not None and ready.looked_up is None and 2 * len(arena.data) <= rows:
                 ready.looked_up = part
                 continue
             ready.dense.append(part)

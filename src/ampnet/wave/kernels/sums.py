@@ -56,6 +56,7 @@ class MixtureKernel(Kernel):
         """The sums of each Linear and target."""
         self._products = self.take("products", rows, like.shape[0], like)
         self._g = self.take("gradients", rows, like.shape[0], like) if train else like
+        self._below = self.take("below", rows, like.shape[1], like) if train else like
         self._ops: list[Operation] = []
 
     def forward(self, op: Operation) -> None:
@@ -81,7 +82,7 @@ class MixtureKernel(Kernel):
         low, high = op.back
         if not arena.moved or high <= arena.pumped:
             return
-        below = self._products  # no longer needed
+        below = self._below
         for k, w in enumerate(self._w):
             a, b = cuts[k], cuts[k + 1]
             if a < b:
