@@ -15,6 +15,9 @@ batch is handed on at once through the light nodes behind it, until it comes to 
 lacks the other half, or the controller. Smaller batches wait, except where there is next to nothing to do: a Cond going
 backward, a Phi going forward (`Node.passing`).
 
+Where a worker does all of an instance, it may compute several of them in one go instead: see `Worker.play` and
+`ampnet.wave`.
+
 Replicas are nodes like any other. What they owe each other is the affair of their `Member`s, whose tokens this worker
 hands on, to its own members or to those elsewhere.
 

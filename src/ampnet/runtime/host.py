@@ -1,7 +1,7 @@
 """Host: the main loop of a worker process.
 
     [1] take in what has arrived      what the controller said first, then messages; both in order
-    [2] one turn of the worker        the same `Worker` as inline
+    [2] one turn of the worker        the same `Worker` as inline; a wave of whole instances, where some are staged
     [3] send what did not fit before
     [4] nothing to do: sleep until something arrives
 

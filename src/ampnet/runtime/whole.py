@@ -6,7 +6,7 @@ several at once:
 
     controller ──> [1] staged     complete, not started: something to go on with, while the controller hears of others
                    [2] started    half of the worker's share of max_active_keys; of a few (buckets) one at a time
-                   [3] done       all answers are there; told as soon as nothing is staged any more
+                   [3] done       all answers are there; told as soon as nothing is staged any more (in waves: little)
 
 So the controller has little to do for an instance, nobody waits for it, and no more instances than needed see weights
 change under them. All of them are in flight: pumped, and not yet known to the controller as done.

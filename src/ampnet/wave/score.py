@@ -32,7 +32,7 @@ _LONG = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Score:
-    """One instance, or several together. See the head of this file."""
+    """One instance. See the head of this file."""
 
     blocks: Column
     """``[3, blocks]``: site, round, rows."""
