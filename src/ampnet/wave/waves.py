@@ -12,8 +12,8 @@ product. A wave has at most ``max_active_keys`` instances, and where updates are
 next update waits for.
 
 Whatever goes wrong in the forward of a wave (a row of the wrong width, a label out of range, a loss that is not finite)
-goes wrong before anything has been told or updated, and the same instances are then run message by message, to say at which node
-and state, or to leave out what is to be left out.
+goes wrong before anything has been told or updated, and the same instances are then run message by message, to say at
+which node and state, or to leave out what is to be left out.
 """
 
 from __future__ import annotations
