@@ -32,7 +32,7 @@ _Owner = TypeVar("_Owner")
 
 @dataclass(slots=True, eq=False)
 class Bag:
-    """Rows that are added up: their numbers, those of target i from ``offsets[i]`` to ``offsets[i + 1]`` of ``index``."""
+    """Rows that are added up: those of target i from ``offsets[i]`` to ``offsets[i + 1]`` of ``index``."""
 
     arena: Arena
     index: Tensor
