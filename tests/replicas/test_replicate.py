@@ -377,8 +377,8 @@ def test_keys_of_the_state_are_those_without_replicas_and_loading_is_for_all(syn
                 for i in (1, 2, 3)
             )
             graph.module().load_state_dict(other)
-        with Inline(plain) as runtime:
-            assert runtime.infer(of.instances(plain)).loss == pytest.approx(want, rel=1e-13)
+        with Inline(plain, waves=False) as runtime:  # replicas in one worker are run by messages: added up in one order
+            assert runtime.infer(of.instances(plain)).loss == pytest.approx(want, abs=1e-12)
     finally:
         of.model.load_state_dict(before)
 

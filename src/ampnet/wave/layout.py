@@ -99,13 +99,11 @@ class Layout:
         each = self._rounds * self._width
         blocks, bases = _together([s.blocks for s in scores]).astype(np.int64), _bases([s.rows for s in scores])
         site, counts = blocks[0], blocks[2]
-        order = _sorted(
-            sites.block_of[site] * each + blocks[1] * self._width + sites.inner_of[site], sites.blocks * each
-        )
+        keys = sites.block_of[site] * each + blocks[1] * self._width + sites.inner_of[site]
+        order = _sorted(keys, sites.blocks * each)
         at = np.empty(len(counts), dtype=np.int64)
         sorted_counts = counts[order]
         at[order] = np.cumsum(sorted_counts) - sorted_counts
-        keys = sites.block_of[site] * each + blocks[1] * self._width + sites.inner_of[site]
         sizes = np.bincount(keys, weights=counts, minlength=sites.blocks * each).astype(np.int64)
         starts = np.cumsum(sizes) - sizes
         begin, end, pumped = self._arenas(starts, starts + sizes, each)
