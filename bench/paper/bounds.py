@@ -1,0 +1,95 @@
+"""Bounds: what we ask of ourselves, held against what was measured. Nothing here is typed in; see `figures.BOUNDS`.
+
+A bound on epochs is asked of every way that has run with so many in flight in one process, by waves and by messages; a
+bound of replicas, of replicas. Throughput is that of the fastest run of ours, on as many cores as there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.paper.figures import BOUNDS, PAPER, Bound, Epochs, Slowdown, Throughput
+from bench.paper.results import Measured, Results
+
+ONE_PROCESS = ("waves", "messages")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A bound and what came of it."""
+
+    workload: str
+    what: str
+    asked: str
+    measured: str
+    kept: bool | None
+    """None: not run."""
+
+    @property
+    def verdict(self) -> str:
+        return {True: "met", False: "**MISSED**", None: "not run"}[self.kept]
+
+
+def checks(results: Results, bounds: Sequence[Bound] = BOUNDS) -> list[Check]:
+    """All bounds, in their order."""
+    return [check for bound in bounds for check in _check(bound, results)]
+
+
+def _check(bound: Bound, results: Results) -> Iterable[Check]:
+    match bound:
+        case Epochs():
+            yield from _epochs(bound, results)
+        case Slowdown():
+            yield from _slowdown(bound, results)
+        case Throughput():
+            yield _throughput(bound, results)
+
+
+def _epochs(bound: Epochs, results: Results) -> Iterable[Check]:
+    ways = ONE_PROCESS if bound.replicas == 1 else ("replicas",)
+    found = [results.one(bound.workload, way, bound.max_active_keys, bound.replicas) for way in ways]
+    asked, ran = f"at most {bound.at_most}", [one for one in found if one is not None]
+    for one in ran:
+        kept = one.epochs is not None and one.epochs <= bound.at_most
+        yield Check(bound.workload, f"epochs: {one.run.title()}", asked, epochs_text(one), kept)
+    if not ran:
+        copies = "" if bound.replicas == 1 else f"{bound.replicas} replicas, "
+        yield Check(bound.workload, f"epochs: {copies}{bound.max_active_keys} in flight", asked, "-", None)
+
+
+def _slowdown(bound: Slowdown, results: Results) -> Iterable[Check]:
+    many, asked = bound.max_active_keys, f"at most {bound.at_most:g} x"
+    ran = False
+    for way in ONE_PROCESS:
+        one, more = (results.one(bound.workload, way, number) for number in (1, many))
+        if one is None or more is None:
+            continue
+        ran, what = True, f"epochs: {way}, {many} in flight against 1"
+        if one.epochs is None or more.epochs is None:
+            # Where one in flight does not get there either, there is nothing to compare with.
+            yield Check(bound.workload, what, asked, f"{epochs_text(more)} against {epochs_text(one)}", False)
+        else:
+            ratio = more.epochs / one.epochs
+            yield Check(bound.workload, what, asked, f"{ratio:.2f} x", ratio <= bound.at_most)
+    if not ran:
+        yield Check(bound.workload, f"epochs: {many} in flight against 1", asked, "-", None)
+
+
+def _throughput(bound: Throughput, results: Results) -> Check:
+    unit = PAPER[bound.workload].unit
+    what, asked = f"{unit}/s in training", f"above {bound.above:,.0f}"
+    ours = [m for m in results.of("table", bound.workload) if m.run.way != "torch" and m.train is not None]
+    if not ours:
+        return Check(bound.workload, what, asked, "-", None)
+    best = max(ours, key=lambda one: one.train or 0.0)
+    assert best.train is not None
+    return Check(bound.workload, what, asked, f"{best.train:,.0f} ({best.run.title()})", best.train > bound.above)
+
+
+def epochs_text(one: Measured) -> str:
+    """``9``, ``9 (4 of 5 seeds)``, or a dash and the best value where the median did not reach the target."""
+    if one.epochs is None:
+        return f"- (best {one.paper.shown(one.best)})"
+    some = "" if one.reached == len(one.seeds) else f" ({one.reached} of {len(one.seeds)} seeds)"
+    return f"{one.epochs:g}{some}"

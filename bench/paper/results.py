@@ -1,0 +1,177 @@
+"""Results: the files of runs, read again and put together by run.
+
+    NAME-s0.json, NAME-s1.json, ... ──> Measured: medians over the seeds, staleness, curves, machines
+
+A seed that did not reach the target counts as infinitely many epochs and seconds: the median is that of all seeds, and
+where half of them did not get there, there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isinf
+from pathlib import Path
+from typing import Any
+
+from bench.paper.figures import PAPER, Paper
+from bench.paper.runs import RUNS, Run
+
+MACHINE = ("processor", "cores", "gpu", "python", "torch")
+"""What makes two machines different; the load does not."""
+
+Machine = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """One file."""
+
+    seed: int
+    report: Mapping[str, Any]
+    machine: Machine
+    load: float
+    """Of the machine, when the run began."""
+    wall: float
+    """Seconds of the whole process."""
+
+    @property
+    def epochs(self) -> float:
+        """To the target; infinite if it was not reached."""
+        return self.report["epochs"] if self.report["reached"] else inf
+
+    @property
+    def seconds(self) -> float:
+        """Likewise."""
+        return self.report["seconds"] if self.report["reached"] else inf
+
+    def curve(self) -> list[tuple[int, float, float]]:
+        """Epoch, seconds and value of every validation that has a value."""
+        metric = self.report["metric"]
+        points = ((r["epoch"], r["seconds"], r["valid_metrics"].get(metric)) for r in self.report["history"])
+        return [(epoch, seconds, value) for epoch, seconds, value in points if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All seeds of a run."""
+
+    run: Run
+    seeds: tuple[Seed, ...]
+
+    @property
+    def paper(self) -> Paper:
+        return PAPER[self.run.workload]
+
+    @property
+    def reached(self) -> int:
+        """Seeds that reached the target."""
+        return sum(not isinf(seed.epochs) for seed in self.seeds)
+
+    @property
+    def epochs(self) -> float | None:
+        """Median to the target; None: not reached."""
+        return _finite(statistics.median(seed.epochs for seed in self.seeds))
+
+    @property
+    def seconds(self) -> float | None:
+        """Likewise."""
+        return _finite(statistics.median(seed.seconds for seed in self.seeds))
+
+    @property
+    def train(self) -> float | None:
+        """Instances a second, median."""
+        return self._median(lambda report: report.get("train_inst_per_s"))
+
+    @property
+    def valid(self) -> float | None:
+        return self._median(lambda report: report.get("valid_inst_per_s"))
+
+    @property
+    def staleness(self) -> float | None:
+        return self._median(lambda report: (report.get("staleness") or {}).get("mean"))
+
+    @property
+    def value(self) -> float | None:
+        """Median of the metric: where the target was reached, or the best of all epochs."""
+        return self._median(lambda report: report.get("value"))
+
+    @property
+    def best(self) -> float | None:
+        """The best validation of any seed."""
+        values = [value for seed in self.seeds for _, _, value in seed.curve()]
+        return (max if self.paper.higher_is_better else min)(values, default=None)
+
+    @property
+    def last(self) -> float | None:
+        """Median of the metric after the last epoch."""
+        ends = [curve[-1][2] for seed in self.seeds if (curve := seed.curve())]
+        return statistics.median(ends) if ends else None
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Without repetition."""
+        return list(dict.fromkeys(seed.machine for seed in self.seeds))
+
+    def middle(self) -> Seed:
+        """The seed that stands for the others: that of the median."""
+        ordered = sorted(self.seeds, key=lambda seed: (seed.epochs, seed.seconds, seed.seed))
+        return ordered[(len(ordered) - 1) // 2]
+
+    def _median(self, of: Callable[[Mapping[str, Any]], float | None]) -> float | None:
+        values = [value for seed in self.seeds if (value := of(seed.report)) is not None]
+        return statistics.median(values) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A folder of results."""
+
+    measured: tuple[Measured, ...]
+    """In the order of `RUNS`; runs without a file are not here."""
+    missing: tuple[Run, ...]
+    """Those without a file."""
+    unknown: tuple[str, ...] = ()
+    """Files of runs that are no longer in the list."""
+
+    def of(self, study: str, workload: str | None = None) -> list[Measured]:
+        return [m for m in self.measured if m.run.study == study and workload in (None, m.run.workload)]
+
+    def one(self, workload: str, way: str, max_active_keys: int, replicas: int = 1) -> Measured | None:
+        """A line of the table."""
+        wanted = (way, max_active_keys, replicas)
+        found = (m for m in self.of("table", workload) if (m.run.way, m.run.max_active_keys, m.run.replicas) == wanted)
+        return next(found, None)
+
+    @property
+    def machines(self) -> list[Machine]:
+        """All of them, in the order in which lines have them."""
+        return list(dict.fromkeys(machine for m in self.measured for machine in m.machines))
+
+
+def read(folder: Path, runs: Sequence[Run] = RUNS) -> Results:
+    """All files of results in the folder."""
+    seeds: dict[str, list[Seed]] = {}
+    for path in sorted(folder.glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        seeds.setdefault(data["run"]["name"], []).append(_seed(data))
+    measured = tuple(_measured(run, seeds[run.name]) for run in runs if run.name in seeds)
+    missing = tuple(run for run in runs if run.name not in seeds)
+    known = {run.name for run in runs}
+    return Results(measured, missing, tuple(name for name in seeds if name not in known))
+
+
+def _measured(run: Run, seeds: Sequence[Seed]) -> Measured:
+    return Measured(run, tuple(sorted(seeds, key=lambda seed: seed.seed)))
+
+
+def _seed(data: Mapping[str, Any]) -> Seed:
+    machine = tuple((name, data["machine"][name]) for name in MACHINE if name in data["machine"])
+    load, wall = float(data["machine"].get("load", 0)), float(data["wall_seconds"])
+    return Seed(data["run"]["seed"], data["report"], machine, load, wall)
+
+
+def _finite(value: float) -> float | None:
+    return None if isinf(value) else value
