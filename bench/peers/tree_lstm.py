@@ -3,7 +3,8 @@
     leaf      i, o, u = W x + b                                  c = i u                           h = o tanh(c)
     branch    i, f_left, f_right, o, u = W [h_left, h_right] + b    c = i u + f_left c_left + f_right c_right
 
-Word vectors have sparse gradients, as one would do it: an update moves some hundred of seventeen thousand rows.
+Word vectors have sparse gradients, as one would do it: an update moves some hundred of seventeen thousand rows. Where
+the model has dropout, the classifier sees a part of h only, in training mode; cells see all of it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class TreePeer(Peer):
         self.embedding = nn.Embedding(model.embedding.num_embeddings, model.embedding.embedding_dim, sparse=True)
         self.leaf = nn.Linear(model.embedding.embedding_dim, 3 * width)
         self.branch = nn.Linear(2 * width, 5 * width)
+        self.dropout = nn.Dropout(model.dropout.p)
         self.classify = nn.Linear(width, model.classify.out_features)
 
     @staticmethod
@@ -90,7 +92,7 @@ class Level(TreePeer):
             left, right = c.index_select(0, pairs).view(-1, 2 * self.width).chunk(2, 1)
             upper, cell = self.branch_state(given, left, right)
             h, c = torch.cat((h, upper)), torch.cat((c, cell))
-        out: Tensor = self.classify(h)
+        out: Tensor = self.classify(self.dropout(h))
         return out
 
 
@@ -116,7 +118,8 @@ class Recursive(TreePeer):
         for nodes, root, label in batch.inputs[0]:
             states: dict[int, Tensor] = {}
             self.visit(nodes, root, states)
-            yield self.classify(torch.cat([states[i] for i in range(len(nodes))])), label
+            h = torch.cat([states[i] for i in range(len(nodes))])
+            yield self.classify(self.dropout(h)), label
 
     def visit(self, nodes: list[Any], i: int, states: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
         """(h, c) of a node; ``states`` gets the h of all nodes below it."""
