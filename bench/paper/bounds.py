@@ -23,8 +23,10 @@ class Check:
     what: str
     asked: str
     measured: str
-    kept: bool | None
+    kept: bool | None = None
     """None: not run."""
+    of: tuple[Measured, ...] = ()
+    """What was measured."""
 
     @property
     def verdict(self) -> str:
@@ -52,10 +54,10 @@ def _epochs(bound: Epochs, results: Results) -> Iterable[Check]:
     asked, ran = f"at most {bound.at_most}", [one for one in found if one is not None]
     for one in ran:
         kept = one.epochs is not None and one.epochs <= bound.at_most
-        yield Check(bound.workload, f"epochs: {one.run.title()}", asked, epochs_text(one), kept)
+        yield Check(bound.workload, f"epochs: {one.run.title()}", asked, epochs_text(one), kept, (one,))
     if not ran:
         copies = "" if bound.replicas == 1 else f"{bound.replicas} replicas, "
-        yield Check(bound.workload, f"epochs: {copies}{bound.max_active_keys} in flight", asked, "-", None)
+        yield Check(bound.workload, f"epochs: {copies}{bound.max_active_keys} in flight", asked, "-")
 
 
 def _slowdown(bound: Slowdown, results: Results) -> Iterable[Check]:
@@ -68,12 +70,14 @@ def _slowdown(bound: Slowdown, results: Results) -> Iterable[Check]:
         ran, what = True, f"epochs: {way}, {many} in flight against 1"
         if one.epochs is None or more.epochs is None:
             # Where one in flight does not get there either, there is nothing to compare with.
-            yield Check(bound.workload, what, asked, f"{epochs_text(more)} against {epochs_text(one)}", False)
+            yield Check(
+                bound.workload, what, asked, f"{epochs_text(more)} against {epochs_text(one)}", False, (one, more)
+            )
         else:
             ratio = more.epochs / one.epochs
-            yield Check(bound.workload, what, asked, f"{ratio:.2f} x", ratio <= bound.at_most)
+            yield Check(bound.workload, what, asked, f"{ratio:.2f} x", ratio <= bound.at_most, (one, more))
     if not ran:
-        yield Check(bound.workload, f"epochs: {many} in flight against 1", asked, "-", None)
+        yield Check(bound.workload, f"epochs: {many} in flight against 1", asked, "-")
 
 
 def _throughput(bound: Throughput, results: Results) -> Check:
@@ -81,10 +85,11 @@ def _throughput(bound: Throughput, results: Results) -> Check:
     what, asked = f"{unit}/s in training", f"above {bound.above:,.0f}"
     ours = [m for m in results.of("table", bound.workload) if m.run.way != "torch" and m.train is not None]
     if not ours:
-        return Check(bound.workload, what, asked, "-", None)
+        return Check(bound.workload, what, asked, "-")
     best = max(ours, key=lambda one: one.train or 0.0)
     assert best.train is not None
-    return Check(bound.workload, what, asked, f"{best.train:,.0f} ({best.run.title()})", best.train > bound.above)
+    measured = f"{best.train:,.0f} ({best.run.title()})"
+    return Check(bound.workload, what, asked, measured, best.train > bound.above, (best,))
 
 
 def epochs_text(one: Measured) -> str:

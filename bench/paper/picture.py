@@ -1,7 +1,7 @@
 """Pictures of the page of results: how runs converge, how often nodes update, staleness.
 
-The seed of the median is a bold line, the others are thin. Ours are blue (waves) and teal (processes), message by message
-is orange, torch is grey; darker is more in flight. A star is the paper's best row, a cross its TensorFlow.
+The seed of the median is a bold line, the others are thin. Ours are blue (waves) and teal (processes), by
+messages is orange, torch is grey; darker is more in flight. A star is the paper's best row, a cross its TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.paper.figures import PAPER, Paper
 from bench.paper.results import Measured, Results
-from bench.paper.table import frequency_of
+from bench.paper.table import batch_of, frequency_of, reference
 from bench.picture import FAINT, INK, save
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def paint_all(results: Results, folder: Path) -> list[str]:
     for name in names:
         path = folder / f"{name}.png"
         if name == "frequency":
-            save(_frequency(results.of("frequency")), path)
+            save(_frequency(results.of("frequency"), reference(results)), path)
         elif name == "staleness":
             save(_staleness(results), path)
         else:
@@ -105,7 +105,7 @@ def _plain_ticks(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _frequency(runs: Sequence[Measured]) -> Figure:
+def _frequency(runs: Sequence[Measured], beside: Measured | None) -> Figure:
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -117,6 +117,12 @@ def _frequency(runs: Sequence[Measured]) -> Figure:
         curve = one.middle().curve()
         curves.plot(
             [e for e, _, _ in curve], [100 * v for _, _, v in curve], "o-", color=shade, markersize=4, label=name
+        )
+    if beside is not None:
+        curve = beside.middle().curve()
+        values = [100 * v for _, _, v in curve]
+        curves.plot(
+            [e for e, _, _ in curve], values, "s--", color=SHADES["torch"][1], markersize=4, label=batch_of(beside)
         )
     paper = runs[0].paper
     curves.axhline(100 * paper.target, color=INK, linewidth=1, linestyle="--")

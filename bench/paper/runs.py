@@ -24,7 +24,7 @@ Study = Literal["table", "frequency", "staleness", "best"]
 EPOCHS = {"mnist": 8, "list-reduction": 16, "sentiment": 10, "babi15": 20, "qm9": 60}
 """Epochs at most, of runs to a target."""
 BATCH = {"mnist": 100, "list-reduction": 100, "sentiment": 25, "babi15": 2, "qm9": 16}
-"""Records in a batch of the baseline: as many as make an update of ours. Of trees, those would be two; 25 are faster."""
+"""Records in a batch of the baseline: as many as make an update of ours; of trees more, for two are slow."""
 FREQUENCIES = (50, 200, 800, 3200)
 EMBEDDING = 1000
 """Gradients in an update of the embedding, in the paper."""

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from bench.paper.bounds import checks, epochs_text
 from bench.paper.figures import PAPER, Paper, PaperRow
 from bench.paper.results import Machine, Measured, Results
+from bench.paper.runs import BATCH
 
 PAPERS_OWN = ("waves", "messages", "workers", "replicas")
 """Ways beside which the paper's row of the same number in flight stands."""
 
-Tag = Callable[[Measured], Sequence[str]]
+Tag = Callable[..., list[str]]
+"""Of some runs: the letters of their machines, as a cell; no cell where there is one machine only."""
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -36,8 +38,12 @@ def letter(machine: Machine, machines: Sequence[Machine]) -> str:
 def origin(results: Results) -> tuple[list[str], Tag]:
     """A column that says which machine a line is from, if there are several; else none."""
     if len(results.machines) < 2:
-        return [], lambda one: []
-    return ["machine"], lambda one: [", ".join(letter(m, results.machines) for m in one.machines)]
+        return [], lambda *runs: []
+
+    def tag(*runs: Measured) -> list[str]:
+        return [", ".join(sorted({letter(machine, results.machines) for one in runs for machine in one.machines}))]
+
+    return ["machine"], tag
 
 
 def workload_table(paper: Paper, results: Results) -> str:
@@ -92,9 +98,9 @@ def rate_text(rate: float | None) -> str:
 
 def bounds_table(results: Results) -> str:
     """What we ask of ourselves."""
-    found = checks(results)
-    lines = [[PAPER[c.workload].title, c.what, c.asked, c.measured, c.verdict] for c in found]
-    return markdown(["", "", "asked", "measured", ""], lines)
+    column, tag = origin(results)
+    lines = [[PAPER[c.workload].title, c.what, c.asked, c.measured, *tag(*c.of), c.verdict] for c in checks(results)]
+    return markdown(["", "", "asked", "measured", *column, ""], lines)
 
 
 def bounds_count(results: Results) -> str:
@@ -109,7 +115,8 @@ def bounds_count(results: Results) -> str:
 
 def throughput_table(results: Results) -> str:
     """Table 2, a line for each row of the paper: training and validation, instances a second."""
-    heads = ["train / valid, instances/s", "in flight", "by waves", "by messages", "torch"]
+    _, tag = origin(results)
+    heads = ["train / valid, instances/s", "instances, in the paper", "in flight", "by waves", "by messages", "torch"]
     heads += ["AMPNet, in the paper", "TensorFlow, in the paper"]
     lines = []
     for paper in PAPER.values():
@@ -121,9 +128,10 @@ def throughput_table(results: Results) -> str:
             lines.append(
                 [
                     name,
+                    f"{paper.train:,} / {paper.valid:,}" if last else "",
                     str(row.max_active_keys),
-                    *map(_both, ours),
-                    _both(_fastest_torch(paper, results)) if last else "",
+                    *(_both(one, tag) for one in ours),
+                    _both(_fastest_torch(paper, results), tag) if last else "",
                     f"{rate_text(row.train)} / {rate_text(row.valid)}",
                     f"{rate_text(paper.tensorflow.train)} / {rate_text(paper.tensorflow.valid)}" if last else "",
                 ]
@@ -136,13 +144,16 @@ def _fastest_torch(paper: Paper, results: Results) -> Measured | None:
     return max(ran, key=lambda one: one.train or 0.0, default=None)
 
 
-def _both(one: Measured | None) -> str:
-    return "-" if one is None else f"{rate_text(one.train)} / {rate_text(one.valid)}"
+def _both(one: Measured | None, tag: Tag) -> str:
+    if one is None:
+        return "-"
+    return " ".join([f"{rate_text(one.train)} / {rate_text(one.valid)}", *(f"({where})" for where in tag(one))])
 
 
 def frequency_table(results: Results) -> str:
     """Accuracy after every epoch, by the number of gradients in an update."""
-    runs = results.of("frequency")
+    runs, beside = results.of("frequency"), reference(results)
+    runs += [] if beside is None else [beside]
     column, tag = origin(results)
     most = max(len(one.middle().curve()) for one in runs)
     heads = ["gradients in an update", *(f"epoch {n}" for n in range(1, most + 1)), "train/s", "staleness", *column]
@@ -150,8 +161,19 @@ def frequency_table(results: Results) -> str:
     for one in runs:
         values = [one.paper.shown(value) for _, _, value in one.middle().curve()]
         values += ["-"] * (most - len(values))
-        lines.append([f"{frequency_of(one):,}", *values, rate_text(one.train), line(one)[-1], *tag(one)])
+        name = batch_of(one) if one.run.way == "torch" else f"{frequency_of(one):,}"
+        lines.append([name, *values, rate_text(one.train), line(one)[-1], *tag(one)])
     return markdown(heads, lines)
+
+
+def reference(results: Results) -> Measured | None:
+    """What the study of update sizes is seen beside: the baseline, which stops at its target."""
+    return next((one for one in results.of("table", "sentiment") if one.run.way == "torch"), None)
+
+
+def batch_of(one: Measured) -> str:
+    """``torch, batches of 25``"""
+    return f"torch, batches of {BATCH[one.run.workload]}"
 
 
 def frequency_of(one: Measured) -> int:
