@@ -10,6 +10,7 @@ help:
 	@echo "make train        train the list-reduction RNN to 97 % validation accuracy"
 	@echo "make test         lint, types and all tests"
 	@echo "make bench        slow tests, then all workloads beside their peers (ampnet bench all)"
+	@echo "make experiments  the paper's Table 1 and appendix again, some hours; writes docs/results.md"
 	@echo "make lint         ruff and mypy only"
 
 $(BIN)/python:
@@ -39,6 +40,9 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m slow --timeout 1800
 	$(BIN)/ampnet bench all
+
+experiments: $(STAMP)
+	$(BIN)/python -m bench.paper
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -94,7 +94,7 @@ def _throughput(bound: Throughput, results: Results) -> Check:
 
 def epochs_text(one: Measured) -> str:
     """``9``, ``9 (4 of 5 seeds)``, or a dash and the best value where the median did not reach the target."""
+    some = f"{one.reached} of {len(one.seeds)} seeds"
     if one.epochs is None:
-        return f"- (best {one.paper.shown(one.best)})"
-    some = "" if one.reached == len(one.seeds) else f" ({one.reached} of {len(one.seeds)} seeds)"
-    return f"{one.epochs:g}{some}"
+        return f"- ({f'{some}; ' if one.reached else ''}best {one.paper.shown(one.best)})"
+    return f"{one.epochs:g}" if one.reached == len(one.seeds) else f"{one.epochs:g} ({some})"

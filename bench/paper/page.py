@@ -164,8 +164,8 @@ def _frequency(results: Results) -> Iterable[str]:
     yield "## How many gradients make an update"
     yield (
         f"{first.paper.title}, {first.run.title()}, {first.run.epochs} epochs without a target: accuracy after each. "
-        f"The embedding updates after {EMBEDDING:,} gradients, or as many as the other nodes. The baseline stops at its "
-        f"target."
+        f"The embedding updates after {EMBEDDING:,} gradients, or as many as the other nodes. The baseline stops at "
+        f"its target."
     )
     yield table.frequency_table(results)
 
