@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.list:
         for run in runs:
             seeds = f"{len(run.seeds)} seed{'s' * (len(run.seeds) != 1)}"
-            print(f"{run.name:28} {seeds:8} {' '.join(run.command(run.seeds[0]))}")
+            print(f"{run.name:28} {seeds:8} {run.typed(run.seeds[0])}")
         return DONE
     out = args.out or RESULTS
     jobs = [Job(run, seed) for run in runs for seed in (run.seeds if args.seeds is None else range(args.seeds))]
@@ -134,4 +135,5 @@ def _write(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing that runs is left behind
     sys.exit(main())

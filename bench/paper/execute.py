@@ -72,17 +72,17 @@ class Executor:
     def __call__(self, job: Job) -> dict[str, Any]:
         """Execute it, store what came of it, return that."""
         machine = describe()
-        command = job.run.command(job.seed)
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder, "report.json")
-            full = [sys.executable, "-m", *command, *self._more(job.run), "--json", str(report), "--quiet"]
+            told = ["--json", str(report), "--quiet"]
+            full = [sys.executable, "-m", *job.run.command(job.seed), *self._more(job.run), *told]
             began = time.monotonic()
             code, said = _finished(full, _environment(job.run))
             wall = time.monotonic() - began
             if code not in (REACHED, NOT_REACHED) or not report.exists():
                 raise RunFailed(_tail(said) or f"ended with {code}, without a report")
             data = json.loads(report.read_text(encoding="utf-8"))
-        found = {"run": described(job, command), "machine": machine, "wall_seconds": wall, "report": trimmed(data)}
+        found = {"run": described(job), "machine": machine, "wall_seconds": wall, "report": trimmed(data)}
         self.out.mkdir(parents=True, exist_ok=True)
         write_json(job.file(self.out), found)
         return found
@@ -99,10 +99,9 @@ class Executor:
         return more
 
 
-def described(job: Job, command: list[str]) -> dict[str, Any]:
+def described(job: Job) -> dict[str, Any]:
     """The run, for the file. Where somebody keeps Python and data is nobody's business."""
     run = job.run
-    typed = ["python", "-m", *command] if run.way == "torch" else command
     return {
         "name": run.name,
         "workload": run.workload,
@@ -112,7 +111,7 @@ def described(job: Job, command: list[str]) -> dict[str, Any]:
         "workers": run.workers,
         "seed": job.seed,
         "study": run.study,
-        "command": " ".join(typed),
+        "command": run.typed(job.seed),
     }
 
 

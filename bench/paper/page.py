@@ -50,7 +50,7 @@ TAKEN = """\
 
 - Each run is a process of its own, and one runs at a time. Ours has one torch thread in each process.
 - Epochs and seconds are those to the target, medians over the seeds. A seed that did not get there counts as infinitely
-  many; where half of them did not, there is a dash and the best value that any validation had.
+  many; where half or more did not, there is a dash and the best value that any validation had.
 - Seconds go from the first training instance to the end of the validation that reached the target. Loading data and
   making the graph are not in them.
 - Of torch, collating batches is not counted either; of ours, making instances is.
@@ -150,13 +150,8 @@ def _vectors(results: Results) -> Iterable[str]:
 
 def _best(results: Results) -> Iterable[str]:
     (one,) = results.of("best")
-    yield f"Not of the paper: `{command(one)}`"
+    yield f"Not of the paper: `{one.run.typed(one.seeds[0].seed)}`"
     yield table.best_table(results)
-
-
-def command(one: Measured) -> str:
-    """What was typed, with the first seed."""
-    return " ".join(one.run.command(one.seeds[0].seed))
 
 
 def _frequency(results: Results) -> Iterable[str]:

@@ -29,6 +29,10 @@ SHADES = {
 """By way, from few in flight (or threads) to many."""
 
 
+MANY = 20
+"""Epochs beyond which their dots are small."""
+
+
 def paint_all(results: Results, folder: Path) -> list[str]:
     """All pictures that there are results for; returns the names of the files. Those of other names are left alone."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +76,9 @@ def _convergence(paper: Paper, runs: Sequence[Measured]) -> Figure:
         for seed in one.seeds:
             bold = seed is middle
             look = {"color": colour, "linewidth": 2.2 if bold else 0.7, "alpha": 1.0 if bold else 0.55}
-            look |= {"marker": "o", "markersize": 3.5, "label": one.run.title()} if bold else {}
+            if bold:
+                size = 3.5 if len(seed.report["history"]) <= MANY else 1.5
+                look |= {"marker": "o", "markersize": size, "label": one.run.title()}
             curve = seed.curve()
             values = [scale * value for _, _, value in curve]
             by_time.plot([seconds for _, seconds, _ in curve], values, **look)
@@ -84,6 +90,7 @@ def _convergence(paper: Paper, runs: Sequence[Measured]) -> Figure:
         axes.plot([ours], [goal], "*", color=INK, markersize=11, zorder=5, label="the paper's AMPNet, fastest")
         axes.plot([other], [goal], "X", color=INK, markersize=8, zorder=5, label="the paper's TensorFlow")
     by_time.set_xscale("log")
+    by_time.xaxis.set_major_formatter("{x:,g}")
     metric = "accuracy, %" if paper.higher_is_better else "mean absolute error, 0.1 D"
     if not paper.higher_is_better:
         by_time.set_yscale("log")
@@ -100,7 +107,7 @@ def _convergence(paper: Paper, runs: Sequence[Measured]) -> Figure:
 def _plain_ticks(axes: Axes) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+    axes.yaxis.set_major_locator(LogLocator(subs=range(1, 10)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
 

@@ -67,6 +67,10 @@ class Run:
         }[self.way]
         return ["ampnet", "train", self.workload, "--max-active-keys", str(self.max_active_keys), *how, *end]
 
+    def typed(self, seed: int) -> str:
+        """The same, as people type it."""
+        return " ".join([*(["python", "-m"] if self.way == "torch" else []), *self.command(seed)])
+
     def label(self) -> str:
         """For people: ``2 replicas``."""
         if self.way == "torch":

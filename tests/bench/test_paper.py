@@ -63,7 +63,7 @@ def store(
         "settings": {"vectors": "wordvec300", "affinity": {"a": 1}},
         "history": history,
     }
-    found = {"run": execute.described(job, job.run.command(seed)), "machine": machine, "wall_seconds": 12.0}
+    found = {"run": execute.described(job), "machine": machine, "wall_seconds": 12.0}
     folder.mkdir(exist_ok=True)
     job.file(folder).write_text(json.dumps({**found, "report": execute.trimmed(report)}))
 
@@ -211,16 +211,23 @@ def test_the_committed_page_is_that_of_the_committed_files() -> None:
 # -- execution
 
 
+class Wrong(Run):
+    """A run that cannot even begin."""
+
+    def command(self, seed: int) -> list[str]:
+        return ["no_such_module"]
+
+
 def test_a_run_becomes_a_file_and_one_that_fails_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = ("--size", "12", "--hidden", "2")
-    jobs = [Job(replace(BABI, name="wrong", args=("--hidden", "none")), 0), Job(replace(BABI, args=tiny), 3)]
+    jobs = [Job(Wrong("wrong", "babi15", "waves", 1, (0,)), 0), Job(replace(BABI, args=tiny), 3)]
     assert program.run_all(jobs, Executor(tmp_path, limit=10)) == 1
     told = capsys.readouterr()
     first, second = told.out.splitlines()
     assert first.startswith("[1/2] wrong seed 0: failed: ")
     assert re.fullmatch(r"\[2/2\] babi15-waves-16 seed 3: .* % after 2 epochs, \d+ s \(target 1 not reached\)", second)
     assert "wrong seed 0 failed:" in told.err
-    assert "--hidden" in told.err
+    assert "No module named no_such_module" in told.err
     assert [path.name for path in tmp_path.iterdir()] == ["babi15-waves-16-s3.json"]
     found = json.loads(jobs[1].file(tmp_path).read_text())
     assert found["run"]["command"].endswith("--seed 3 --size 12 --hidden 2")
