@@ -19,6 +19,7 @@ from ampnet import AmpnetError, Inline, __version__
 from ampnet.cli import main, make_parser
 from ampnet.cli import train as command
 from ampnet.cli.progress import Plain
+from ampnet.cli.train_options import OPTIONS
 from ampnet.events.check import assert_kept
 from ampnet.events.log import read_log
 from ampnet.experiments.catalog import WORKLOADS
@@ -108,6 +109,19 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     assert losses("1") != losses("2")
 
 
+def test_message_by_message_gradients_are_stale(tmp_path: Path) -> None:
+    """Several are in flight, and a node updates itself before the last of them has come back."""
+
+    def staleness(*more: str) -> float:
+        assert main([*TINY, "--bucket", "10", "--quiet", "--json", str(tmp_path / "run.json"), *more]) == 0
+        report = json.loads((tmp_path / "run.json").read_text())
+        assert report["settings"]["waves"] is (not more)
+        return float(report["staleness"]["mean"])
+
+    assert staleness() == 0
+    assert staleness("--no-waves") > 0
+
+
 def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
     """A rate like this makes every loss nan; skipped, they leave nothing to average."""
     file = tmp_path / "run.json"
@@ -141,6 +155,7 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
         ("--save {tmp}/none/model.pt", "--save: there is no folder"),
         ("--save {tmp}/run --json {tmp}/run", "--save: the same file as --json"),
         ("--decay 80", "--decay: 80 is not a fraction; for 80 % give 0.8"),
+        ("--no-waves --precision bfloat16", "--precision: without waves products are in float32"),
         ("--schedule swep", "--schedule: invalid choice: 'swep' (choose from"),
         ("--epoch 3", "unknown option --epoch; did you mean --epochs?"),
         ("--frobnicate", "unknown option --frobnicate; 'ampnet train list-reduction --help' lists"),
@@ -179,7 +194,8 @@ def test_every_setting_is_an_option_that_shows_its_default(workload: str, capsys
     with pytest.raises(SystemExit):
         make_parser().parse_args(["train", workload, "--help"])
     text = " ".join(capsys.readouterr().out.split()).replace(", --lr RATE", "")
-    options = ["--" + item.name.replace("_", "-") for item in fields(WORKLOADS[workload].settings)] + [
+    settings = [item.name for item in fields(WORKLOADS[workload].settings)]
+    options = [OPTIONS[name].called or "--" + name.replace("_", "-") for name in settings] + [
         "--save",
         "--json",
         "--log",

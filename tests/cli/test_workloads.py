@@ -39,6 +39,8 @@ SMALL = {
     "adaptive-depth": "--train-size 50 --valid-size 20 --hidden 8",
 }
 """What makes each of them a matter of a moment."""
+NEW = ("waves",)
+"""Settings of all workloads that there were not from the start."""
 Trained = Callable[..., Path]
 
 
@@ -114,6 +116,16 @@ def test_two_workers_train_and_save_a_tree_model(trained: Trained, root: Path) -
     saved = read(trained("sentiment", "--workers", "2", "--epochs", "2"))
     graph = saved.graph()
     assert all(torch.equal(mine, saved.state[name]) for name, mine in graph.model.state_dict().items())
+
+
+def test_a_model_from_before_a_setting_has_its_default(trained: Trained) -> None:
+    file = trained("adaptive-depth")
+    data = torch.load(file)
+    for name in NEW:
+        del data["settings"][name]
+    torch.save(data, file)
+    settings, defaults = read(file).settings, WORKLOADS["adaptive-depth"].settings()
+    assert all(getattr(settings, name) == getattr(defaults, name) for name in NEW)
 
 
 def test_nodes_that_are_not_named_keep_the_numbers_of_the_workload(trained: Trained) -> None:

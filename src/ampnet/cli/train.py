@@ -124,6 +124,8 @@ def _refuse(args: argparse.Namespace) -> None:
             name = option[2:].replace("-", "_")
             if getattr(args, name) != getattr(defaults, name):
                 args.parser.error(f"{option}: there is one replica; give --replicas 2 or more, or auto")
+    if args.precision != "float32" and not args.waves:
+        args.parser.error("--precision: without waves products are in float32; leave out --no-waves")
     if args.device == "cuda":
         if not torch.cuda.is_available():
             args.parser.error("--device: torch finds no CUDA device here; use cpu")

@@ -37,6 +37,8 @@ class Option:
     """The default, for people; None: as it is. A function is given the workload and its settings."""
     also: tuple[str, ...] = ()
     """Other names."""
+    called: str = ""
+    """The option, where it is not called as the setting is."""
 
 
 def _number(**more: Any) -> dict[str, Any]:
@@ -89,6 +91,12 @@ OPTIONS: dict[str, Option] = {
     "enough_rows": Option(
         "rows beyond which a larger batch is not waited for; none: any number",
         {"type": lambda text: None if text == "none" else whole(1)(text), "metavar": "N|none"},
+    ),
+    "waves": Option(
+        "run message by message, as the paper does: nodes update themselves while instances are in flight",
+        {"action": "store_false"},
+        "off",
+        called="--no-waves",
     ),
     "bucket": Option(
         lambda w: (
@@ -178,9 +186,8 @@ def add_options(parser: Parser, workload: Workload[Any]) -> None:
                 if workload.metric == "accuracy"
                 else {"type": positive, "metavar": "ERROR"}
             )
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", *option.also, default=value, help=f"{text} (default: {default})", **how
-        )
+        called = option.called or f"--{name.replace('_', '-')}"
+        parser.add_argument(called, *option.also, dest=name, default=value, help=f"{text} (default: {default})", **how)
     if workload.files:
         parser.add_argument("--data-dir", type=folder, metavar="DIR", help=HELP)
     file: dict[str, Any] = {"type": file_to_write, "metavar": "FILE"}

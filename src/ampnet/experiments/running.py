@@ -56,6 +56,7 @@ def make_runtime(graph: Graph, settings: Training, listeners: Sequence[Listener]
         "schedule": settings.schedule,
         "seed": settings.seed,
         "listeners": listeners,
+        "waves": settings.waves,
         "precision": settings.precision,
     }
     assert settings.workers is not None

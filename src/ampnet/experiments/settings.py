@@ -46,6 +46,9 @@ class Training:
     """Messages handed to a node at once, at most."""
     enough_rows: int | None = ENOUGH_ROWS
     """Rows beyond which a larger batch is not waited for; None: any number."""
+    waves: bool = True
+    """Compute the instances in flight together, where one worker has all of the model; off: message by message, as the
+    paper does."""
     learning_rate: float = 1e-3
     """Of the first epoch."""
     rate_of: Mapping[str, float] = field(default_factory=dict)
