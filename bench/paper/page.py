@@ -45,6 +45,12 @@ The appendix's Table 2. A dash is what was not run. Torch is with the number of 
 stand under waves.
 """
 
+STALENESS = """\
+Message by message, without a target: with more instances in flight, gradients are for older weights. In one process the
+usual schedule lets a bucket of images go all the way before the next begins, and nothing is stale; there, nodes are
+served first come, first served (`--schedule fifo`), which is nearer to the paper's greedy scheduler.
+"""
+
 TAKEN = """\
 ## How the numbers were taken
 
@@ -167,11 +173,12 @@ def _frequency(results: Results) -> Iterable[str]:
 
 def _staleness(results: Results) -> Iterable[str]:
     yield "## Staleness"
-    yield "Message by message, without a target: with more instances in flight, gradients are for older weights."
+    yield STALENESS
     for paper in PAPER.values():
         runs = results.of("staleness", paper.workload)
         if runs:
-            yield f"{paper.title}, {max(one.run.epochs for one in runs)} epochs:"
+            options = f", `{' '.join(runs[0].run.args)}`" if runs[0].run.args else ""
+            yield f"{paper.title}, {max(one.run.epochs for one in runs)} epochs{options}:"
             yield table.staleness_table(paper.workload, results)
 
 
