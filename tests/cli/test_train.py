@@ -150,6 +150,7 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
         ("--rate-of x*=1", "--rate-of: no node with parameters is called 'x*'; there are cell, classify, embedding"),
         ("--rate-of cell=fast", "--rate-of: 'fast' is not a number"),
         ("--limit 0", "--limit: 0 is too small; give 1 or more"),
+        ("--keep -1", "--keep: -1 is too small; give 0 or more"),
         ("--beta2 1", "--beta2: 1 is no share; give a number from 0 up, below 1"),
         ("--dropout 0.5", "unknown option --dropout"),
         ("--save {tmp}/none/model.pt", "--save: there is no folder"),

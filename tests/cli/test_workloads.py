@@ -39,7 +39,7 @@ SMALL = {
     "adaptive-depth": "--train-size 50 --valid-size 20 --hidden 8",
 }
 """What makes each of them a matter of a moment."""
-NEW = ("waves",)
+NEW = ("waves", "keep")
 """Settings of all workloads that there were not from the start."""
 Trained = Callable[..., Path]
 

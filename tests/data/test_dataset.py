@@ -30,6 +30,14 @@ def test_a_split_makes_records_when_asked() -> None:
         split[5]
 
 
+def test_a_record_keeps_its_place_in_every_order() -> None:
+    split = Split("tens", lambda i: 10 * i, 9)
+    view = split[2:7].shuffled(seed=0, epoch=1)
+    assert sorted(view.places.tolist()) == [2, 3, 4, 5, 6]
+    assert [view.read(place) for place in view.places.tolist()] == list(view)
+    assert split.repeats and view.repeats and not Drawn("drawn", str, 3, (0,)).repeats
+
+
 def test_seed_and_epoch_decide_the_order() -> None:
     split = Split("numbers", int, 50)
     order = list(split.shuffled(seed=3, epoch=1))

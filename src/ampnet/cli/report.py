@@ -114,8 +114,9 @@ def report(
     *,
     interrupted: bool,
     replicas: ReplicaMeter | None = None,
+    prepared_seconds: float = 0.0,
 ) -> dict[str, Any]:
-    """All that is known of a run, as plain data."""
+    """All that is known of a run, as plain data. ``prepared_seconds``: spent on instances before the clock ran."""
     return {
         "workload": workload,
         "metric": result.metric,
@@ -126,6 +127,7 @@ def report(
         "interrupted": interrupted,
         "epochs": result.epochs,
         "seconds": _seconds(result),
+        "prepared_seconds": prepared_seconds,
         "train_inst_per_s": result.train_records_per_second,
         "valid_inst_per_s": result.valid_records_per_second,
         "skipped": result.skipped,

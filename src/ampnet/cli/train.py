@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
@@ -40,6 +41,7 @@ from ampnet.events.replicas import ReplicaMeter
 from ampnet.events.report.drawing import drawing_of
 from ampnet.events.staleness import StalenessMeter
 from ampnet.experiments.catalog import WORKLOADS
+from ampnet.experiments.kept import Kept
 from ampnet.experiments.running import make_graph, make_runtime, on_device
 from ampnet.experiments.saved import save, snapshot
 from ampnet.experiments.settings import Training
@@ -47,6 +49,8 @@ from ampnet.experiments.workload import Facts, Workload, measured
 from ampnet.fit import EpochRecord, FitInterrupted, fit
 from ampnet.lang import Compiled
 from ampnet.replicas.auto import suggest
+from ampnet.runtime.processes import Processes
+from ampnet.runtime.runtime import Runtime
 
 REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
 """Exit codes."""
@@ -196,6 +200,8 @@ def train(
     totals = {"train": len(job.data.train), "valid": len(job.data.valid)}
     facts = Shown(settings.epochs, totals, workload.metric, meter.overall)
     best = _Best(job) if model is not None else None
+    kept = Kept(workload, settings, job.data, job.facts, graph)
+    prepared = _prepare(runtime, kept, ("train", measured(job.data)), quiet)
     with runtime, CtrlC() as ctrl_c, make_display(facts, quiet=quiet) as display:
 
         def turn(progress: Progress) -> None:
@@ -210,14 +216,11 @@ def train(
             if best is not None:
                 best.look(record)
 
-        def instances(split: str, epoch: int | None = None) -> Iterator[Any]:
-            return on_device(workload.instances(graph, settings, job.facts, job.data, split, epoch), settings)
-
         try:
             result = fit(
                 runtime,
-                train=lambda number: instances("train", number),
-                valid=lambda number: instances(measured(job.data)),
+                train=lambda number: kept.instances("train", number),
+                valid=lambda number: kept.instances(measured(job.data)),
                 epochs=settings.epochs,
                 metric=workload.metric,
                 target=settings.target,
@@ -231,7 +234,15 @@ def train(
         # A Ctrl-C that came when nothing was left to cut short has interrupted nothing.
         interrupted = ctrl_c.asked and not result.reached and result.epochs < settings.epochs
     if json is not None:
-        data = report(workload.name, result, meter, asdict(settings), interrupted=interrupted, replicas=replicas)
+        data = report(
+            workload.name,
+            result,
+            meter,
+            asdict(settings),
+            interrupted=interrupted,
+            replicas=replicas,
+            prepared_seconds=prepared,
+        )
         write_json(json, data)
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
@@ -241,6 +252,22 @@ def train(
     if interrupted:
         return INTERRUPTED
     return REACHED if result.reached or settings.target is None else NOT_REACHED
+
+
+def _prepare(runtime: Runtime, kept: Kept, splits: Sequence[str], quiet: bool) -> float:
+    """Make the instances of which workers need hear the numbers only, and tell them; returns the seconds it took."""
+    if not isinstance(runtime, Processes) or not runtime.may_play:
+        return 0.0
+    began = time.perf_counter()
+    made = [some for split in splits if (some := kept.all_of(split))]
+    if not made:
+        return 0.0
+    for some in made:
+        runtime.know(some)
+    seconds = time.perf_counter() - began
+    if not quiet:
+        print(f"{' + '.join(f'{len(some):,}' for some in made)} instances made in {seconds:.1f} s", flush=True)
+    return seconds
 
 
 class _Best:

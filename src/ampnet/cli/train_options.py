@@ -86,6 +86,10 @@ OPTIONS: dict[str, Option] = {
     "target": Option(_target, {}, _no_target),
     "seed": Option("of generated data, weights, order and the random schedule", {"type": whole(0), "metavar": "N"}),
     "limit": Option("use the first N training records only, to try something out", _number(), "all"),
+    "keep": Option(
+        "instances kept from epoch to epoch, at most, where the same come again; 0: each is made anew",
+        {"type": whole(0), "metavar": "N"},
+    ),
     "schedule": Option("the order in which nodes are served", {"choices": tuple(SCHEDULES)}),
     "max_batch": Option("messages handed to a node at once, at most", _number(), "no limit"),
     "enough_rows": Option(

@@ -28,10 +28,22 @@ R = TypeVar("R")
 class Split(Sequence[R]):
     """Records of a data set, made one by one. Views (`shuffled`, slices) share what they are made from."""
 
+    repeats = True
+    """Whether every epoch has the same records: `shuffled` only changes their order."""
+
     def __init__(self, name: str, read: Callable[[int], R], places: int | Ints) -> None:
         """``read`` makes the record at a place; ``places`` are those of this split, in order, or how many there are."""
         self.name, self._read = name, read
         self._places: Ints = np.arange(places) if isinstance(places, int) else places
+
+    @property
+    def places(self) -> Ints:
+        """Where its records are, in order: what is shuffled keeps its place."""
+        return self._places
+
+    def read(self, place: int) -> R:
+        """The record at a place."""
+        return self._read(place)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -64,6 +76,8 @@ class Split(Sequence[R]):
 
 class Drawn(Split[R]):
     """Records drawn from a seed. A new epoch has new ones: `shuffled` draws instead of changing an order."""
+
+    repeats = False
 
     def __init__(self, name: str, draw: Callable[[np.random.Generator], R], count: int, key: tuple[int, ...]) -> None:
         super().__init__(name, lambda i: draw(np.random.default_rng((*key, i))), count)

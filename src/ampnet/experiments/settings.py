@@ -40,6 +40,8 @@ class Training:
     """Of generated data, the weights, the order of instances and of the random schedule."""
     limit: int | None = None
     """Use the first training records only."""
+    keep: int = 200_000
+    """Instances kept from epoch to epoch, at most; 0: each is made anew."""
     schedule: str = "sweep"
     """The order in which nodes are served."""
     max_batch: int | None = None

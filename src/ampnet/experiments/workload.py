@@ -103,6 +103,11 @@ class Workload(ABC, Generic[S]):
         """From a record to what the model takes."""
         raise NotImplementedError
 
+    @property
+    def by_record(self) -> bool:
+        """Whether each record is an instance of its own, whatever the epoch: where `instances` is the one below."""
+        return type(self).instances is Workload.instances
+
     def instances(
         self, graph: Compiled, settings: S, facts: Facts, data: Dataset[Any], split: str, epoch: int | None = None
     ) -> Iterator[Instance]:

@@ -190,6 +190,12 @@ class Processes(Runtime):
                 self._numbered[id(instance)] = len(self._instances)
                 self._instances.append(instance)
 
+    @property
+    def may_play(self) -> bool:
+        """Whether workers may compute whole instances, so that there is a use in telling them of some by `know`."""
+        listened = any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
+        return self._waves and not listened and concerned(self.graph.copies, self._inner) is not None
+
     def rehearse(self, instances: Iterable[Instance]) -> None:
         """Before the first run: find out what is to be computed for these instances, for all workers at once.
 

@@ -53,7 +53,7 @@ from ampnet.wave.rehearse import Rehearsal
 from ampnet.wave.score import Score, relinked, scores
 from ampnet.wave.sites import Site, Sites, Unplayable
 
-_KEPT = 512 * 2**20
+_KEPT = 2**30
 """Bytes of scores that are kept."""
 _LAYOUTS = 64
 """Layouts that are kept, where instances have few different scores."""

@@ -1,0 +1,70 @@
+"""Kept instances: what is the same in every epoch is made once.
+
+    epoch 1     record ──arguments──> Instance ──on its device──> kept by split and place ──> pumped
+    epoch 2                                                       the same object ──────────> pumped
+
+An instance that comes again has been found to fit the graph, its name (the digest of its states and structure) is
+known, and where its payloads are on a device, they stay there. Worker processes that were told of it before they were
+made (`Processes.know`) hear its number only.
+
+So it is where each record is an instance, and where an epoch has the records of every other. Buckets are put together
+anew in each epoch and fresh records are fresh: those pass through. As many are kept as come first, up to
+``settings.keep``; the others are made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ampnet.data import Dataset, Split
+from ampnet.experiments.running import on_device
+from ampnet.experiments.settings import Training
+from ampnet.experiments.workload import Facts, Workload, ordered
+from ampnet.instance import Instance
+from ampnet.lang import Compiled
+
+
+class Kept:
+    """The instances of a job. See the head of this file."""
+
+    def __init__(
+        self, workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, graph: Compiled
+    ) -> None:
+        self.workload, self.settings, self.data, self.facts, self.graph = workload, settings, data, facts, graph
+        self._kept: dict[str, dict[int, Instance]] = {}
+        """By split, and by the place of the record in it."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    @property
+    def room(self) -> int:
+        """How many more will be kept."""
+        return max(0, self.settings.keep - len(self))
+
+    def repeats(self, split: str) -> bool:
+        """Whether the instances of a split come again in every epoch."""
+        return self.workload.by_record and self.data.splits[split].repeats
+
+    def instances(self, split: str, epoch: int | None = None) -> Iterator[Instance]:
+        """Those of a split, on their device: in the order of an epoch, from 1, or as the records stand."""
+        if self.repeats(split):
+            return self._again(self._kept.setdefault(split, {}), ordered(self.data.splits[split], self.settings, epoch))
+        made = self.workload.instances(self.graph, self.settings, self.facts, self.data, split, epoch)
+        return on_device(made, self.settings)
+
+    def all_of(self, split: str) -> list[Instance]:
+        """The instances of a split, made and kept; none where they do not come again, or are too many."""
+        missing = len(self.data.splits[split]) - len(self._kept.get(split, {}))
+        return list(self.instances(split)) if self.repeats(split) and missing <= self.room else []
+
+    def _again(self, kept: dict[int, Instance], records: Split[Any]) -> Iterator[Instance]:
+        arguments = self.workload.arguments(self.settings, self.facts)
+        for place in records.places.tolist():
+            instance = kept.get(place)
+            if instance is None:
+                (instance,) = on_device([self.graph.instance(*arguments(records.read(place)))], self.settings)
+                if self.room:
+                    kept[place] = instance
+            yield instance
