@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
@@ -184,6 +185,7 @@ class Learner:
     def __init__(self, job: Job) -> None:
         self.peer = BASELINES[job.workload.name].peer(job.graph.model)
         self.unit = getattr(job.graph.model, "unit", 1.0)
+        self.absolute = getattr(job.settings, "loss", "squared") == "absolute"
         self.clip_norm = job.settings.clip_norm
         self.trained = [parameter for parameter in self.peer.parameters() if parameter.requires_grad]
         self.optimizers = optimizers(self.peer, job)
@@ -191,7 +193,9 @@ class Learner:
         self.schedules = [] if schedule is None else [schedule(optimizer) for optimizer in self.optimizers]
 
     def judge(self, prediction: Tensor, label: Tensor) -> Tensor:
-        """The sum of the losses. Where an experiment has a choice of losses, it is to be made here."""
+        """The sum of the losses: the peer's, or absolute errors where the settings ask for them."""
+        if self.absolute:
+            return functional.l1_loss(prediction, label, reduction="sum")
         return self.peer.judge(prediction, label)
 
     def train(self, batches: Sequence[Collated], total: Total) -> None:

@@ -19,6 +19,7 @@ from ampnet.cli import main
 from ampnet.cli import train as command
 from ampnet.cli.progress import Plain
 from ampnet.data import load
+from ampnet.data.qm9 import CHEMICAL_ACCURACY
 from ampnet.data.word_vectors import WordVectors
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.saved import read
@@ -87,7 +88,7 @@ def test_what_was_measured_is_measured_again(
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_settings_of_the_paper(name: str) -> None:
     settings = WORKLOADS[name].settings().complete()
-    paper = {"mnist": (4, 1), "list-reduction": (4, 1), "sentiment": (16, 50), "babi15": (16, 2), "qm9": (16, 16)}
+    paper = {"mnist": (4, 1), "list-reduction": (4, 1), "sentiment": (16, 50), "babi15": (16, 2), "qm9": (16, 32)}
     if name in paper:
         assert (settings.max_active_keys, settings.min_update_frequency) == paper[name]
     if name == "sentiment":
@@ -126,6 +127,18 @@ def test_a_model_from_before_a_setting_has_its_default(trained: Trained) -> None
     torch.save(data, file)
     settings, defaults = read(file).settings, WORKLOADS["adaptive-depth"].settings()
     assert all(getattr(settings, name) == getattr(defaults, name) for name in NEW)
+
+
+def test_the_error_of_molecules_may_be_the_absolute_one(trained: Trained, tmp_path: Path) -> None:
+    """Then loss and metric are the same, but for their units: the loss is in deviations of the dipole moments."""
+    report = tmp_path / "run.json"
+    saved = read(trained("qm9", "--loss", "absolute", "--json", str(report)))
+    record = json.loads(report.read_text())["history"][0]
+    unit = saved.facts["std"] / CHEMICAL_ACCURACY
+    assert record["valid_metrics"]["absolute_error"] == pytest.approx(unit * record["valid_loss"], rel=1e-5)
+    trained("qm9", "--json", str(report))
+    record = json.loads(report.read_text())["history"][0]
+    assert record["valid_metrics"]["absolute_error"] != pytest.approx(unit * record["valid_loss"], rel=1e-2)
 
 
 def test_nodes_that_are_not_named_keep_the_numbers_of_the_workload(trained: Trained) -> None:

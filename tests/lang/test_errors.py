@@ -466,6 +466,11 @@ def a_label_of_another_shape(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n:
     loss(x[:1], y, "squared_error")  # wrong
 
 
+@case("absolute_error", "(1,)", "(3,)")
+def a_label_of_another_shape_again(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
+    loss(x[:1], y, "absolute_error")  # wrong
+
+
 # -- gradients that would be lost
 
 

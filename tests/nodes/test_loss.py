@@ -43,7 +43,7 @@ def parts(outputs: Outputs) -> tuple[Report, dict[int, list[Messages]]]:
 
 
 @pytest.mark.parametrize("offsets", [None, [0, 2, 3, 6], [0, 2, 4, 6]])
-@pytest.mark.parametrize("kind", ["cross_entropy", "squared_error", "function"])
+@pytest.mark.parametrize("kind", ["cross_entropy", "squared_error", "absolute_error", "function"])
 def test_losses_and_gradients_equal_autograd(kind: str, offsets: list[int] | None) -> None:
     torch.manual_seed(0)
     prediction = torch.randn(6, 4, dtype=torch.float64)
@@ -52,6 +52,9 @@ def test_losses_and_gradients_equal_autograd(kind: str, offsets: list[int] | Non
     def smooth(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return nn.functional.smooth_l1_loss(p, t, reduction="none").sum(1)
 
+    if kind == "absolute_error":
+        prediction[1, 2] = label[1, 2]  # what is right has no gradient
+    errors = {"squared_error": nn.functional.mse_loss, "absolute_error": nn.functional.l1_loss}
     node = Loss(smooth if kind == "function" else kind)  # type: ignore[arg-type]
     report, back = parts(judge(node, prediction, label, offsets))
     leaf = prediction.clone().requires_grad_()
@@ -62,7 +65,7 @@ def test_losses_and_gradients_equal_autograd(kind: str, offsets: list[int] | Non
         if kind == "cross_entropy":
             want.append(nn.functional.cross_entropy(p, t))
         else:
-            want.append(nn.functional.mse_loss(p, t) if kind == "squared_error" else smooth(p, t).mean())
+            want.append(errors[kind](p, t) if kind in errors else smooth(p, t).mean())
     (g,) = torch.autograd.grad(torch.stack(want).sum(), leaf)
     ((answer,), (empty,)) = back[0], back[1]
     assert answer.payload is not None and empty.payload is None
@@ -71,13 +74,15 @@ def test_losses_and_gradients_equal_autograd(kind: str, offsets: list[int] | Non
     assert not any(node.held().values())
 
 
-def test_cross_entropy_reports_accuracy_and_squared_error_the_absolute_error() -> None:
+def test_cross_entropy_reports_accuracy_and_errors_the_absolute_error() -> None:
     scores = torch.tensor([[2.0, 1.0], [0.0, 1.0], [5.0, 1.0]])
     report, _ = parts(judge(Loss("cross_entropy"), scores, torch.tensor([0, 1, 1]), [0, 2, 3]))
     assert report.metrics["accuracy"].tolist() == [2.0, 0.0]
     assert report.rows.tolist() == [2, 1]
-    report, _ = parts(judge(Loss("squared_error"), torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [0.0]])))
-    assert report.metrics["absolute_error"].tolist() == [1.0, 3.0]
+    for kind in ("squared_error", "absolute_error"):
+        node = Loss(kind)  # type: ignore[arg-type]
+        report, _ = parts(judge(node, torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [0.0]])))
+        assert report.metrics["absolute_error"].tolist() == [1.0, 3.0]
     report, _ = parts(judge(Loss(metrics={"first": lambda p, t: p[:, 0]}), scores, torch.tensor([0, 1, 1])))
     assert report.metrics["first"].tolist() == [2.0, 0.0, 5.0]
 
@@ -197,6 +202,8 @@ def test_the_weight_multiplies_loss_and_gradient() -> None:
     [
         (Loss(), torch.zeros(2, 3), torch.zeros(2), "int64 labels"),
         (Loss("squared_error"), torch.zeros(2, 3), torch.zeros(2, 1), r"prediction is \(2, 3\) and label \(2, 1\)"),
+        (Loss("absolute_error"), torch.zeros(2, 3), torch.zeros(2), r"prediction is \(2, 3\) and label \(2,\)"),
+        (Loss("absolute_error"), torch.zeros(2), torch.zeros(2, dtype=torch.int64), "float32 and label torch.int64"),
         (Loss(lambda p, t: p.sum()), torch.zeros(2, 3), torch.zeros(2, 3), "a number per row"),
     ],
 )
@@ -211,7 +218,7 @@ def test_training_needs_a_label() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="knows cross_entropy, squared_error"):
+    with pytest.raises(ValueError, match="knows cross_entropy, squared_error, absolute_error, selection"):
         Loss("hinge")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="stop or skip"):
         Loss(on_nan="ignore")  # type: ignore[arg-type]

@@ -88,6 +88,13 @@ def test_messages_of_many_rows(nodes: list[object], keys: int) -> None:
     assert_same(outcome(graph, instances, waves=True, max_active_keys=keys), want)
 
 
+@pytest.mark.parametrize("kind", ["squared_error", "absolute_error"])
+def test_errors(kind: str) -> None:
+    graph, instances = chain(Linear(4, 4, dtype=F64), loss=kind), rows_of(3, 1, 5, 2)
+    want = outcome(graph, instances, waves=False, max_active_keys=4)
+    assert_same(outcome(graph, instances, waves=True, max_active_keys=4), want)
+
+
 def test_masks_of_a_dropout_are_those_of_the_same_instance_numbers() -> None:
     """A mask is a function of state and seed, so it is the same, whoever computes it."""
     graph, instances = chain(Dropout(0.5, seed=7), Linear(4, 4, dtype=F64), Dropout(0.5, seed=8)), rows_of(2, 2, 3)

@@ -113,6 +113,9 @@ OPTIONS: dict[str, Option] = {
     "size": Option("nodes in a graph", {"type": whole(5), "metavar": "N"}),
     "hidden": Option("width of the hidden state", _number()),
     "steps": Option("steps of propagation", _number()),
+    "loss": Option(
+        "the error that is made small; it is measured by the absolute one", {"choices": ("squared", "absolute")}
+    ),
     "layers": Option("layers", _number()),
     "width": Option("width of the layers", _number()),
     "vectors": Option("what the embedding begins with", {"choices": tuple(VECTORS)}),

@@ -1,6 +1,7 @@
 """QM9 and the gated graph network: hidden 100, four steps; the dipole moment, to an error of 4.6 times 0.1 Debye.
 
-16 molecules are in flight, as in the paper. Adam and the clipping of gradients are ours: the paper names no optimizer.
+16 molecules are in flight, as in the paper. It names no optimizer: Adam, the clipping of gradients, the decay of the
+learning rate and updates of 32 molecules are ours.
 The model predicts (dipole - mean) / deviation; errors are reported in units of chemical accuracy, 0.1 Debye.
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,21 +28,24 @@ WATER = Molecule(0, np.array([8, 1, 1]), np.zeros(3), np.array([(0, 1, 0), (0, 2
 
 @dataclass(frozen=True, slots=True)
 class Settings(Training):
-    """The paper's, and Adam with clipped gradients."""
+    """The paper's, and Adam with clipped gradients and a rate that falls."""
 
     epochs: int = 60
     learning_rate: float = 1e-3
+    decay: float = 0.85
     clip_norm: float | None = 1.0
     hidden: int = 100
     """Width of an atom's state."""
     steps: int = 4
     """Steps of propagation."""
+    loss: Literal["squared", "absolute"] = "squared"
+    """The error that is made small; it is measured by the absolute one."""
 
     def in_flight(self) -> int:
         return 16
 
     def frequency(self) -> int:
-        return 16
+        return 32
 
 
 class Dipoles(Workload[Settings]):
@@ -60,7 +64,11 @@ class Dipoles(Workload[Settings]):
         return partial(qm9.arguments, mean=facts["mean"], std=facts["std"])
 
     def model(self, settings: Settings, facts: Facts) -> Model:
-        return Qm9(FEATURES, settings.hidden, settings.steps, KINDS, unit=facts["std"] / CHEMICAL_ACCURACY)
+        unit = facts["std"] / CHEMICAL_ACCURACY
+        kind: Literal["squared_error", "absolute_error"] = (
+            "squared_error" if settings.loss == "squared" else "absolute_error"
+        )
+        return Qm9(FEATURES, settings.hidden, settings.steps, KINDS, unit, kind)
 
     def example(self, settings: Settings) -> tuple[Any, ...]:
         return qm9.arguments(WATER)

@@ -32,7 +32,7 @@ from ampnet.lang.traced import Traced
 Function = Callable[..., Any]
 Reduction = Literal["sum", "mean", "max", "logsumexp"]
 _REDUCTIONS = ("sum", "mean", "max", "logsumexp")
-_LOSSES = ("cross_entropy", "squared_error", "selection")
+_LOSSES = ("cross_entropy", "squared_error", "absolute_error", "selection")
 _EAGER = Eager()
 
 
@@ -145,7 +145,7 @@ def reduce(family: Any, reduction: Reduction = "sum") -> Any:
 def loss(
     prediction: Any,
     label: Any,
-    function: Literal["cross_entropy", "squared_error", "selection"] | Function = "cross_entropy",
+    function: Literal["cross_entropy", "squared_error", "absolute_error", "selection"] | Function = "cross_entropy",
     *,
     name: str = "loss",
     metrics: Mapping[str, Function] | None = None,
@@ -157,7 +157,7 @@ def loss(
     ::
 
         loss(self.classify(h), label)                                        # a row of scores, an int64 number
-        loss(self.out(h), target, "squared_error")                           # two rows
+        loss(self.out(h), target, "squared_error")                           # two rows; or "absolute_error"
         loss(each(self.score, h), answer, "selection")                       # which of the elements
         each(lambda h, y: loss(self.out(h), y), states, tree.label)          # at every node of a tree
 

@@ -153,6 +153,8 @@ def _value(function: str | Body, prediction: Tensor, label: Tensor) -> Tensor:
         return torch.nn.functional.cross_entropy(prediction.reshape(1, -1), label.reshape(1))
     if function == "squared_error":
         return ((prediction - label) ** 2).mean()
+    if function == "absolute_error":
+        return (prediction - label).abs().mean()
     assert not isinstance(function, str)
     rows: Tensor = function(prediction.unsqueeze(0), label.unsqueeze(0))
     return rows.sum()

@@ -484,7 +484,7 @@ class Traced:
             self.trace.fail(f"the label of {function} is one int64 number, got {tuple(b.shape)} {b.dtype}")
         if function == "cross_entropy" and a.dim() != 1:
             self.trace.fail(f"the prediction of cross_entropy is a row of class scores, got {tuple(a.shape)}")
-        if function == "squared_error" and (a.shape != b.shape or a.dtype != b.dtype):
+        if function in ("squared_error", "absolute_error") and (a.shape != b.shape or a.dtype != b.dtype):
             self.trace.fail(
-                f"prediction {tuple(a.shape)} {a.dtype} and label {tuple(b.shape)} {b.dtype} of squared_error differ"
+                f"prediction {tuple(a.shape)} {a.dtype} and label {tuple(b.shape)} {b.dtype} of {function} differ"
             )

@@ -8,7 +8,7 @@ along edges have no bias, and the cell is `nn.GRUCell`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +53,21 @@ class Qm9(Model):
 
     Features are padded with zeros to the hidden width, as in Gilmer et al. 2017. The readout is gated: the sum over
     atoms of ``sigmoid(i([h, x])) * tanh(j([h, x]))``, then tanh and a linear layer. Absolute errors are reported in
-    multiples: one of 1 counts as ``unit``.
+    multiples: one of 1 counts as ``unit``. What is made small is their square, or with ``loss="absolute_error"``
+    themselves.
     """
 
-    def __init__(self, features: int, hidden: int = 100, steps: int = 4, kinds: int = 4, unit: float = 1.0) -> None:
+    def __init__(
+        self,
+        features: int,
+        hidden: int = 100,
+        steps: int = 4,
+        kinds: int = 4,
+        unit: float = 1.0,
+        loss: Literal["squared_error", "absolute_error"] = "squared_error",
+    ) -> None:
         super().__init__()
-        self.padding, self.unit = hidden - features, unit
+        self.padding, self.unit, self.minimised = hidden - features, unit, loss
         self.propagate = Propagation(hidden, steps, kinds)
         self.gate = nn.Linear(2 * hidden, hidden)
         self.value = nn.Linear(2 * hidden, hidden)
@@ -72,7 +81,7 @@ class Qm9(Model):
         x = each(lambda x: torch.cat((x, self.zeros(self.padding)), -1), atoms.x)
         h = self.propagate(bonds, x)
         molecule = reduce(each(self.readout, h, x), "sum")
-        loss(self.out(torch.tanh(molecule)), target, "squared_error", metrics={"absolute_error": self.error})
+        loss(self.out(torch.tanh(molecule)), target, self.minimised, metrics={"absolute_error": self.error})
 
     def error(self, predicted: Tensor, target: Tensor) -> Tensor:
         return (predicted - target).abs().sum(-1) * self.unit

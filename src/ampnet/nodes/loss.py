@@ -46,10 +46,10 @@ _NEVER = -(2**62)
 
 
 class Loss(Node):
-    """``Loss("cross_entropy")``, ``Loss("squared_error")``, ``Loss("selection")``, or any differentiable function of
-    rows.
+    """``Loss("cross_entropy")``, ``Loss("squared_error")``, ``Loss("absolute_error")``, ``Loss("selection")``, or any
+    differentiable function of rows. Errors are means over the numbers of a row.
 
-    ``metrics`` are further numbers per row; cross entropy and selection report ``accuracy`` and squared error
+    ``metrics`` are further numbers per row; cross entropy and selection report ``accuracy`` and both errors
     ``absolute_error`` unless told otherwise. ``weight`` multiplies the loss, as reported, and its gradient.
     """
 
@@ -61,7 +61,8 @@ class Loss(Node):
 
     def __init__(
         self,
-        function: Literal["cross_entropy", "squared_error", "selection"] | LossFunction = "cross_entropy",
+        function: Literal["cross_entropy", "squared_error", "absolute_error", "selection"]
+        | LossFunction = "cross_entropy",
         metrics: Mapping[str, Metric] | None = None,
         on_nan: Literal["stop", "skip"] = "stop",
         key: Sequence[str] | None = None,
@@ -71,6 +72,7 @@ class Loss(Node):
         known: dict[str, tuple[str, Metric]] = {
             "cross_entropy": ("accuracy", _correct),
             "squared_error": ("absolute_error", _absolute),
+            "absolute_error": ("absolute_error", _absolute),
             "selection": ("accuracy", _chosen),
         }
         if isinstance(function, str) and function not in known:
@@ -168,16 +170,8 @@ class Loss(Node):
         """Loss and gradient of every row."""
         if self.function == "cross_entropy":
             return self._cross_entropy(prediction, label, batch)
-        if label.shape != prediction.shape and self.function == "squared_error":
-            raise PayloadError(f"prediction is {tuple(prediction.shape)} and label {tuple(label.shape)}")
-        if self.function == "squared_error":
-            if label.dtype != prediction.dtype:
-                raise PayloadError(f"prediction is {prediction.dtype} and label {label.dtype}")
-            difference = prediction - label
-            width = max(1, difference[0].numel() if len(difference) else 1)
-            return (difference * difference).flatten(1).mean(1) if difference.dim() > 1 else difference**2, (
-                difference * (2 / width)
-            )
+        if self.function in ("squared_error", "absolute_error"):
+            return _error(prediction, label, squared=self.function == "squared_error")
         assert not isinstance(self.function, str)
         with torch.enable_grad():
             leaf = prediction.detach().requires_grad_(batch.train)
@@ -261,6 +255,20 @@ class Loss(Node):
         name = self.function if isinstance(self.function, str) else getattr(self.function, "__name__", "loss")
         shown = f"Loss {name.replace('_', ' ')}"
         return shown if self.weight == 1 else f"{shown} × {self.weight:g}"
+
+
+def _error(prediction: Tensor, label: Tensor, squared: bool) -> tuple[Tensor, Tensor]:
+    """Squared or absolute error of every row, and its gradient: ``2 d / width`` or ``sign(d) / width``, of which each
+    number of a row has its own. Where a prediction is right, the gradient is zero."""
+    if label.shape != prediction.shape:
+        raise PayloadError(f"prediction is {tuple(prediction.shape)} and label {tuple(label.shape)}")
+    if label.dtype != prediction.dtype:
+        raise PayloadError(f"prediction is {prediction.dtype} and label {label.dtype}")
+    difference = prediction - label
+    width = max(1, difference[0].numel() if len(difference) else 1)
+    errors = difference * difference if squared else difference.abs()
+    g = difference * (2 / width) if squared else difference.sign() * (1 / width)
+    return errors.flatten(1).mean(1) if errors.dim() > 1 else errors, g
 
 
 def _mean(rows: Tensor, batch: Messages, counts: np.ndarray) -> Tensor:
