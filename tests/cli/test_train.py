@@ -25,6 +25,7 @@ from ampnet.events.log import read_log
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.list_reduction import Settings
 from ampnet.experiments.running import make_runtime
+from ampnet.experiments.settings import Optimizer
 from ampnet.fit import EpochRecord
 from ampnet.models.list_reduction import build
 from ampnet.nodes.loss import Loss
@@ -152,6 +153,7 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
         ("--limit 0", "--limit: 0 is too small; give 1 or more"),
         ("--keep -1", "--keep: -1 is too small; give 0 or more"),
         ("--beta2 1", "--beta2: 1 is no share; give a number from 0 up, below 1"),
+        ("--weight-decay -1", "--weight-decay: -1 is no share; give a number from 0 up, below 1"),
         ("--dropout 0.5", "unknown option --dropout"),
         ("--save {tmp}/none/model.pt", "--save: there is no folder"),
         ("--save {tmp}/run --json {tmp}/run", "--save: the same file as --json"),
@@ -265,6 +267,33 @@ def test_adam_is_fused_and_no_decay_is_no_schedule() -> None:
     assert isinstance(updater.optimizer, torch.optim.Adam)
     assert updater.optimizer.defaults["fused"]
     assert updater.schedule is None
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [
+        ("adam", torch.optim.AdamW),
+        ("sgd", torch.optim.SGD),
+        ("momentum", torch.optim.SGD),
+        ("adagrad", torch.optim.Adagrad),
+    ],
+)
+def test_weights_decay_and_are_still_stepped_directly(
+    optimizer: Optimizer, kind: type[torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    settings = Settings(hidden=8, optimizer=optimizer, weight_decay=0.25, rate_of={"classify": 0.5})
+    nodes = make_runtime(build(8), settings).graph.parameterised()
+    for node in nodes.values():
+        assert type(node.updater.optimizer) is kind
+        assert node.updater.optimizer.defaults["weight_decay"] == 0.25
+        assert node.updater.stepper is not None
+
+    def loss(*more: str) -> float:
+        argv = [*TINY, "--optimizer", optimizer, "--quiet", "--json", str(tmp_path / "run.json"), *more]
+        assert main(argv) == 0
+        return float(json.loads((tmp_path / "run.json").read_text())["history"][-1]["train_loss"])
+
+    assert loss("--weight-decay", "0") == loss() != loss("--weight-decay", "0.5")
 
 
 FATAL = ("--optimizer", "sgd", "--learning-rate", "1e30")

@@ -40,7 +40,7 @@ SMALL = {
     "adaptive-depth": "--train-size 50 --valid-size 20 --hidden 8",
 }
 """What makes each of them a matter of a moment."""
-NEW = ("waves", "keep")
+NEW = ("waves", "keep", "weight_decay")
 """Settings of all workloads that there were not from the start."""
 Trained = Callable[..., Path]
 

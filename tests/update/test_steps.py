@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, Make] = {
     "adam": partial(Adam, lr=0.01),
     "adam decay": partial(Adam, lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.01),
     "adamw": partial(AdamW, lr=0.01),
+    "adamw decay": partial(AdamW, lr=0.01, betas=(0.8, 0.95), weight_decay=0.2, fused=True),
     "adagrad": partial(Adagrad, lr=0.1),
     "adagrad decay": partial(Adagrad, lr=0.1, lr_decay=0.1, weight_decay=0.01, initial_accumulator_value=0.1, eps=1e-6),
 }

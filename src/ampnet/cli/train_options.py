@@ -131,6 +131,10 @@ OPTIONS: dict[str, Option] = {
     "beta2": Option(
         "of Adam: how much of its mean of squared gradients stays at an update", {"type": share, "metavar": "B"}
     ),
+    "weight_decay": Option(
+        "how much of a weight is taken off at an update; of Adam apart from the gradient, as AdamW does",
+        {"type": share, "metavar": "W"},
+    ),
     "clip_norm": Option(
         "scale a node's gradient down to this norm; none: no clipping",
         {"type": lambda text: None if text == "none" else positive(text), "metavar": "NORM|none"},

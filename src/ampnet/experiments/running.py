@@ -103,11 +103,16 @@ def of_node(given: Mapping[str, V], node: str) -> V | None:
 
 
 def _optimizer(settings: Training, rate: float) -> MakeOptimizer:
+    weight_decay = settings.weight_decay
     if settings.optimizer == "adam":
-        return partial(torch.optim.Adam, lr=rate, betas=(0.9, settings.beta2), fused=True)
+        betas = (0.9, settings.beta2)
+        if weight_decay:
+            return partial(torch.optim.AdamW, lr=rate, betas=betas, weight_decay=weight_decay, fused=True)
+        return partial(torch.optim.Adam, lr=rate, betas=betas, fused=True)
     if settings.optimizer == "adagrad":
-        return partial(torch.optim.Adagrad, lr=rate, fused=settings.device == "cpu")
-    return partial(torch.optim.SGD, lr=rate, momentum=0.9 if settings.optimizer == "momentum" else 0)
+        return partial(torch.optim.Adagrad, lr=rate, weight_decay=weight_decay, fused=settings.device == "cpu")
+    momentum = 0.9 if settings.optimizer == "momentum" else 0
+    return partial(torch.optim.SGD, lr=rate, momentum=momentum, weight_decay=weight_decay)
 
 
 def on_device(instances: Iterable[Instance], settings: Training) -> Iterator[Instance]:

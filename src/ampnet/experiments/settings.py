@@ -61,6 +61,9 @@ class Training:
     """Of every node."""
     beta2: float = 0.999
     """Of Adam: how much of its mean of squared gradients stays at an update."""
+    weight_decay: float = 0.0
+    """How much of a weight is taken off at an update: of Adam times the learning rate and apart from the gradient
+    (AdamW), else added to the gradient."""
     clip_norm: float | None = None
     """Scale a node's gradient down to this norm."""
     weights: Literal["current", "stash"] = "current"
