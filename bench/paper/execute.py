@@ -111,6 +111,7 @@ def described(job: Job) -> dict[str, Any]:
         "workers": run.workers,
         "seed": job.seed,
         "study": run.study,
+        "cores": len(os.sched_getaffinity(0)),
         "command": run.typed(job.seed),
     }
 
