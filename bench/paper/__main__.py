@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bench.paper.execute import Executor, Job, RunFailed
 from bench.paper.figures import PAPER
 from bench.paper.page import PAGE, PICTURES, RESULTS, write
@@ -42,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{run.name:28} {seeds:8} {run.typed(run.seeds[0])}")
         return DONE
     out = args.out or RESULTS
+    if not torch.cuda.is_available():
+        for run in (run for run in runs if run.on_gpu):
+            print(f"left out: {run.name} needs a GPU, and torch finds none here")
+        runs = [run for run in runs if not run.on_gpu]
     jobs = [Job(run, seed) for run in runs for seed in (run.seeds if args.seeds is None else range(args.seeds))]
     if args.missing:
         jobs = [job for job in jobs if not job.file(out).exists()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.paper.figures import BOUNDS, PAPER, Bound, Epochs, Slowdown, Throughput
+from bench.paper.figures import BOUNDS, PAPER, Better, Bound, Epochs, Slowdown, Throughput
 from bench.paper.results import Measured, Results
 
 ONE_PROCESS = ("waves", "messages")
@@ -46,6 +46,8 @@ def _check(bound: Bound, results: Results) -> Iterable[Check]:
             yield from _slowdown(bound, results)
         case Throughput():
             yield _throughput(bound, results)
+        case Better():
+            yield _better(bound, results)
 
 
 def _epochs(bound: Epochs, results: Results) -> Iterable[Check]:
@@ -90,6 +92,15 @@ def _throughput(bound: Throughput, results: Results) -> Check:
     assert best.train is not None
     measured = f"{best.train:,.0f} ({best.run.title()})"
     return Check(bound.workload, what, asked, measured, best.train > bound.above, (best,))
+
+
+def _better(bound: Better, results: Results) -> Check:
+    what, asked = "error, best settings", f"below {bound.below:g}"
+    one = next(iter(results.of("best", bound.workload)), None)
+    if one is None or one.best is None:
+        return Check(bound.workload, what, asked, "-")
+    after = one.middle().report["epochs"]
+    return Check(bound.workload, what, asked, f"{one.best:.3f} (epoch {after})", one.best < bound.below, (one,))
 
 
 def epochs_text(one: Measured) -> str:

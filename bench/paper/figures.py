@@ -165,7 +165,15 @@ class Throughput:
     above: float
 
 
-Bound = Epochs | Slowdown | Throughput
+@dataclass(frozen=True, slots=True)
+class Better:
+    """The best settings that we know come below this error."""
+
+    workload: str
+    below: float
+
+
+Bound = Epochs | Slowdown | Throughput | Better
 
 BOUNDS: tuple[Bound, ...] = (
     Epochs("mnist", 1, 4),
@@ -188,4 +196,5 @@ BOUNDS: tuple[Bound, ...] = (
     Epochs("qm9", 16, 60),
     Slowdown("qm9", 16),
     Throughput("qm9", 640),
+    Better("qm9", 4.0),
 )

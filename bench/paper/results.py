@@ -32,20 +32,30 @@ class Seed:
     seed: int
     report: Mapping[str, Any]
     machine: Machine
-    load: float
-    """Of the machine, when the run began."""
+    load: float | None
+    """Of the machine, when the run began; None: not known."""
     wall: float
     """Seconds of the whole process."""
+    alone: bool
+    """Whether it could use all cores of the machine; else others may have run beside it."""
+    reaches: Callable[[float], bool]
+    """Whether a value is at the target of the run."""
 
     @property
     def epochs(self) -> float:
         """To the target; infinite if it was not reached."""
-        return self.report["epochs"] if self.report["reached"] else inf
+        return self._first[0]
 
     @property
     def seconds(self) -> float:
         """Likewise."""
-        return self.report["seconds"] if self.report["reached"] else inf
+        return self._first[1]
+
+    @property
+    def _first(self) -> tuple[float, float]:
+        """Epoch and seconds of the first validation at the target."""
+        found = ((epoch, seconds) for epoch, seconds, value in self.curve() if self.reaches(value))
+        return next(found, (inf, inf))
 
     def curve(self) -> list[tuple[int, float, float]]:
         """Epoch, seconds and value of every validation that has a value."""
@@ -153,24 +163,34 @@ class Results:
 
 def read(folder: Path, runs: Sequence[Run] = RUNS) -> Results:
     """All files of results in the folder."""
-    seeds: dict[str, list[Seed]] = {}
+    found: dict[str, list[Mapping[str, Any]]] = {}
     for path in sorted(folder.glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
-        seeds.setdefault(data["run"]["name"], []).append(_seed(data))
-    measured = tuple(_measured(run, seeds[run.name]) for run in runs if run.name in seeds)
-    missing = tuple(run for run in runs if run.name not in seeds)
+        found.setdefault(data["run"]["name"], []).append(data)
+    measured = tuple(_measured(run, found[run.name]) for run in runs if run.name in found)
+    missing = tuple(run for run in runs if run.name not in found)
     known = {run.name for run in runs}
-    return Results(measured, missing, tuple(name for name in seeds if name not in known))
+    return Results(measured, missing, tuple(name for name in found if name not in known))
 
 
-def _measured(run: Run, seeds: Sequence[Seed]) -> Measured:
+def _measured(run: Run, files: Sequence[Mapping[str, Any]]) -> Measured:
+    seeds = (_seed(run, data) for data in files)
     return Measured(run, tuple(sorted(seeds, key=lambda seed: seed.seed)))
 
 
-def _seed(data: Mapping[str, Any]) -> Seed:
+def _seed(run: Run, data: Mapping[str, Any]) -> Seed:
     machine = tuple((name, data["machine"][name]) for name in MACHINE if name in data["machine"])
-    load, wall = float(data["machine"].get("load", 0)), float(data["wall_seconds"])
-    return Seed(data["run"]["seed"], data["report"], machine, load, wall)
+    load = float(data["machine"]["load"]) if "load" in data["machine"] else None
+    wall = float(data["wall_seconds"])
+    alone = data["run"].get("cores", data["machine"]["cores"]) == data["machine"]["cores"]
+    return Seed(data["run"]["seed"], data["report"], machine, load, wall, alone, _reaches(run))
+
+
+def _reaches(run: Run) -> Callable[[float], bool]:
+    target = run.target
+    if target is None:
+        return lambda value: False
+    return (lambda value: value >= target) if PAPER[run.workload].higher_is_better else (lambda value: value <= target)
 
 
 def _finite(value: float) -> float | None:

@@ -40,6 +40,7 @@ class Settings(Training):
 
     epochs: int = 20
     learning_rate: float = 0.01
+    enough_rows: int | None = None
     train_size: int = 100
     """Training graphs, fresh in every epoch."""
     valid_size: int = 1_000

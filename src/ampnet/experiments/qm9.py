@@ -34,6 +34,7 @@ class Settings(Training):
     learning_rate: float = 1e-3
     decay: float = 0.85
     clip_norm: float | None = 1.0
+    enough_rows: int | None = None
     hidden: int = 100
     """Width of an atom's state."""
     steps: int = 4
