@@ -34,7 +34,7 @@ TAIL = 12
 GRACE = 15.0
 """Seconds that a run has to end after Ctrl-C, before it is killed."""
 KEPT = ("workload", "metric", "value", "value_epoch", "target", "reached", "epochs", "seconds", "train_inst_per_s")
-ALSO = ("valid_inst_per_s", "skipped", "version", "torch")
+ALSO = ("valid_inst_per_s", "prepared_seconds", "skipped", "version", "torch")
 """What is taken over from a report as it is."""
 LEFT_OUT = ("affinity",)
 """Settings that are long and say little."""

@@ -58,9 +58,9 @@ class Seed:
         return next(found, (inf, inf))
 
     def curve(self) -> list[tuple[int, float, float]]:
-        """Epoch, seconds and value of every validation that has a value."""
-        metric = self.report["metric"]
-        points = ((r["epoch"], r["seconds"], r["valid_metrics"].get(metric)) for r in self.report["history"])
+        """Epoch, seconds and value of every validation that has a value. What was prepared before is in the seconds."""
+        metric, before = self.report["metric"], self.report.get("prepared_seconds", 0.0)
+        points = ((r["epoch"], before + r["seconds"], r["valid_metrics"].get(metric)) for r in self.report["history"])
         return [(epoch, seconds, value) for epoch, seconds, value in points if value is not None]
 
 

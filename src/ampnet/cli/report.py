@@ -30,22 +30,30 @@ from ampnet.fit import FitResult
 
 FEW = 3
 """Groups of replicas that are alike and have a line each; more share one."""
+WORTH_A_WORD = 1.0
+"""Seconds of preparation that the closing line tells of."""
 LISTED = 4
 """Replicas of which each is told; of more, the lowest and the highest number."""
 
 
 def summary(
-    workload: str, unit: str, result: FitResult, meter: StalenessMeter, replicas: ReplicaMeter | None = None
+    workload: str,
+    unit: str,
+    result: FitResult,
+    meter: StalenessMeter,
+    replicas: ReplicaMeter | None = None,
+    prepared: float = 0.0,
 ) -> str:
-    """The closing line, and those on replicas if there are any."""
+    """The closing line, and those on replicas if there are any. ``prepared``: seconds before the first epoch."""
     if not result.history:
         return f"{workload}: no epoch was finished"
     goal = "" if result.target is None else f" (target {result.target:g} {'' if result.reached else 'not '}reached)"
     rates = f"train {result.train_records_per_second:,.0f} {unit}/s"
     if result.valid_records_per_second is not None:
         rates += f", valid {result.valid_records_per_second:,.0f}/s"
+    before = f" after {prepared:.1f} s of preparation" if prepared >= WORTH_A_WORD else ""
     parts = [
-        f"{workload}: {result.metric} {result.value:.4f}{goal} in {duration(result)}",
+        f"{workload}: {result.metric} {result.value:.4f}{goal} in {duration(result)}{before}",
         rates,
         staleness_text(meter.overall()),
     ]

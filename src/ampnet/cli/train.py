@@ -49,7 +49,6 @@ from ampnet.experiments.workload import Facts, Workload, measured
 from ampnet.fit import EpochRecord, FitInterrupted, fit
 from ampnet.lang import Compiled
 from ampnet.replicas.auto import suggest
-from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
 
 REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
@@ -246,7 +245,7 @@ def train(
         write_json(json, data)
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
-    display.say(summary(workload.name, workload.unit, result, meter, replicas))
+    display.say(summary(workload.name, workload.unit, result, meter, replicas, prepared))
     if best is not None and model is not None:
         best.save(model, display)
     if interrupted:
@@ -255,18 +254,20 @@ def train(
 
 
 def _prepare(runtime: Runtime, kept: Kept, splits: Sequence[str], quiet: bool) -> float:
-    """Make the instances of which workers need hear the numbers only, and tell them; returns the seconds it took."""
-    if not isinstance(runtime, Processes) or not runtime.may_play:
+    """Make and rehearse what comes again in every epoch; returns the seconds it took."""
+    if not runtime.may_play or not any(map(kept.holds, splits)):
         return 0.0
     began = time.perf_counter()
-    made = [some for split in splits if (some := kept.all_of(split))]
-    if not made:
-        return 0.0
-    for some in made:
-        runtime.know(some)
+    if not quiet:
+        print("preparing instances ... ", end="", flush=True)
+    counts = []
+    for split in filter(kept.holds, splits):
+        made = kept.all_of(split)
+        runtime.rehearse(made)
+        counts.append(f"{len(made):,}")
     seconds = time.perf_counter() - began
     if not quiet:
-        print(f"{' + '.join(f'{len(some):,}' for some in made)} instances made in {seconds:.1f} s", flush=True)
+        print(f"{' + '.join(counts)} in {seconds:.1f} s", flush=True)
     return seconds
 
 

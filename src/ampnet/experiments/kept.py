@@ -4,8 +4,8 @@
     epoch 2                                                       the same object ──────────> pumped
 
 An instance that comes again has been found to fit the graph, its name (the digest of its states and structure) is
-known, and where its payloads are on a device, they stay there. Worker processes that were told of it before they were
-made (`Processes.know`) hear its number only.
+known, and where its payloads are on a device, they stay there. All of them can be rehearsed together before the first
+epoch, at a fraction of what it takes to rehearse them as they come; worker processes then hear their numbers only.
 
 So it is where each record is an instance, and where an epoch has the records of every other. Buckets are put together
 anew in each epoch and fresh records are fresh: those pass through. As many are kept as come first, up to
@@ -54,10 +54,14 @@ class Kept:
         made = self.workload.instances(self.graph, self.settings, self.facts, self.data, split, epoch)
         return on_device(made, self.settings)
 
-    def all_of(self, split: str) -> list[Instance]:
-        """The instances of a split, made and kept; none where they do not come again, or are too many."""
+    def holds(self, split: str) -> bool:
+        """Whether all instances of a split are kept, or will be: they come again, and are not too many."""
         missing = len(self.data.splits[split]) - len(self._kept.get(split, {}))
-        return list(self.instances(split)) if self.repeats(split) and missing <= self.room else []
+        return self.repeats(split) and missing <= self.room
+
+    def all_of(self, split: str) -> list[Instance]:
+        """The instances of a split, made and kept; none where it does not hold them."""
+        return list(self.instances(split)) if self.holds(split) else []
 
     def _again(self, kept: dict[int, Instance], records: Split[Any]) -> Iterator[Instance]:
         arguments = self.workload.arguments(self.settings, self.facts)

@@ -109,6 +109,11 @@ class Inline(Runtime):
         waves.stage(OfInstances(waves.sites, self._by_name, instances, stream.train, stream))
         return True
 
+    @property
+    def may_play(self) -> bool:
+        """Whether whole instances may be computed at once, so that there is a use in rehearsing them."""
+        return self.worker.waves is not None
+
     def rehearse(self, instances: Iterable[Instance]) -> None:
         """Find out ahead of time what is to be computed for these instances, as collating batches beforehand does.
 

@@ -192,7 +192,7 @@ class Processes(Runtime):
 
     @property
     def may_play(self) -> bool:
-        """Whether workers may compute whole instances, so that there is a use in telling them of some by `know`."""
+        """Whether workers may compute whole instances, so that there is a use in rehearsing them."""
         listened = any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
         return self._waves and not listened and concerned(self.graph.copies, self._inner) is not None
 

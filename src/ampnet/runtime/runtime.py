@@ -143,6 +143,15 @@ class Runtime:
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
         return Announcer(listeners)
 
+    @property
+    def may_play(self) -> bool:
+        """Whether whole instances may be computed at once, so that there is a use in rehearsing them."""
+        raise NotImplementedError
+
+    def rehearse(self, instances: Iterable[Instance]) -> None:
+        """Find out ahead of time what is to be computed for these instances. Before the first run, or between two."""
+        raise NotImplementedError
+
     def _post(self, port: int, messages: Messages, last: bool) -> None:
         """Pumped messages, for an input; whether they are the last of their instances."""
         raise NotImplementedError
