@@ -289,7 +289,7 @@ class Worker:
         """
         waves = self.waves
         assert waves is not None
-        lot = waves.next(self._wave_size(most))
+        lot = waves.next(self._wave_size(most) if waves.training else most)
         if lot is None:
             return None
         if self.pulse is not None:

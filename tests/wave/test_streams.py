@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from ampnet import Graph, Inline, Instance, Stream, StreamStats, Update, feed
+from ampnet.errors import AmpnetError
 from ampnet.events.log import Epoch, Event, Pump, Retire
 from ampnet.nodes import Linear, Loss
+from ampnet.structure import Shelf
 from ampnet.testing import assert_close
+from ampnet.wave.lot import Lot
 from tests.wave.both import NAMES, model, predictions, waves_of
 from tests.wave.test_gradients import F64, chain, rows_of
 
@@ -201,3 +204,60 @@ def test_who_listens_to_instances_still_hears_of_them() -> None:
         numbers = [[n for e in heard[w] if isinstance(e, kind) for n in e.instances] for w in (True, False)]  # type: ignore[attr-defined]
         assert len(numbers[0]) == len(numbers[1]) == 5
     assert sum(isinstance(e, Epoch) for e in heard[True]) == 1
+
+
+def _sizes(runtime: Inline) -> list[int]:
+    """The instances of every wave from now on."""
+    waves, sizes = waves_of(runtime), []
+    play = waves.play
+
+    def playing(lot: Lot, shelf: Shelf) -> Any:
+        sizes.append(len(lot.numbers))
+        return play(lot, shelf)
+
+    waves.play = playing  # type: ignore[method-assign]
+    return sizes
+
+
+def test_updates_decide_on_the_size_of_waves_in_training_only() -> None:
+    """Once waves of inference were no larger than the updates, which nobody makes there."""
+    graph, instances = model("qm9")
+    with Inline(graph, max_active_keys=4, update=Update(SGD, 2, "instances")) as runtime:
+        sizes = _sizes(runtime)
+        runtime.train(instances[:4])
+        assert sizes == [2, 2]
+        sizes.clear()
+        runtime.infer(instances[:4])
+        assert sizes == [4]
+
+
+def _lots(runtime: Inline) -> list[int]:
+    """The instances of every rehearsal from now on."""
+    waves, lots = waves_of(runtime), []
+    rehearse = waves._rehearse
+
+    def rehearsing(lot: Lot, missing: Any, shelf: Shelf) -> Any:
+        lots.append(len(missing))
+        return rehearse(lot, missing, shelf)
+
+    waves._rehearse = rehearsing  # type: ignore[method-assign]
+    return lots
+
+
+def test_instances_that_wait_are_rehearsed_with_those_of_a_wave() -> None:
+    graph = chain(Linear(4, 4, dtype=F64))
+    with Inline(graph, max_active_keys=4, update=Update(SGD, 1, "instances")) as runtime:
+        lots = _lots(runtime)
+        runtime.train(rows_of(1, 2, 3, 4, 5, 6, seed=1))  # no two of one size, so no two of one score
+        assert lots == [4, 2]
+
+
+def test_one_that_cannot_be_rehearsed_does_not_spoil_the_waves_before_it() -> None:
+    """The third has a message for an input that the others leave out, and cannot be joined."""
+    graph = chain(Linear(4, 4, dtype=F64))
+    good = rows_of(1, 2, 3, seed=1)
+    bad = Instance({"x": good[2].feeds["x"]})
+    with Inline(graph, max_active_keys=3, update=Update(SGD, 1, "instances")) as runtime:
+        with pytest.raises(AmpnetError):
+            runtime.train([*good[:2], bad])
+        assert waves_of(runtime).played == 2

@@ -22,6 +22,7 @@ import itertools
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -107,6 +108,11 @@ class Waves:
     def stage(self, lot: Lot) -> None:
         """These instances are complete."""
         self._staged.append(lot)
+
+    @property
+    def training(self) -> bool:
+        """Whether the next instances are trained on."""
+        return bool(self._staged) and self._staged[0].train
 
     def waiting(self) -> int:
         """How many instances are staged."""
@@ -198,7 +204,7 @@ class Waves:
         known = {name: self._scores[name] for name in names if name in self._scores}
         missing = {name: i for i, name in enumerate(names) if name not in known}
         if missing:
-            known |= self._rehearse(lot, missing, shelf)
+            known |= self._rehearse_with_those_behind(lot, missing, shelf)
         self._check_weights()
         if len(names) > 4:  # so many are hardly ever the same again
             return Layout(self.sites, self._moved, self._linked(names, known), self.pool, self._device())
@@ -254,6 +260,17 @@ class Waves:
             self._scores, self._bytes = other._scores.copy(), other._bytes
             self.sites.linked |= other.sites.linked
             self.numbers_matter = other.numbers_matter
+
+    def _rehearse_with_those_behind(self, lot: Lot, missing: Mapping[bytes, int], shelf: Shelf) -> dict[bytes, Score]:
+        """[2] for the instances at these places, and for others that are staged: many together take hardly longer."""
+        behind = list(itertools.takewhile(lambda other: _alike(other, lot), self._staged))
+        if behind:
+            more = lot.merge([lot, *behind])
+            new = {name: i for i, name in enumerate(more.names(shelf)) if name not in self._scores}
+            with suppress(Exception):  # one of those behind may be at fault, and will be met in its own wave
+                found = self._rehearse(more, dict(itertools.islice(new.items(), _AHEAD)), shelf)
+                return {name: found[name] for name in missing}
+        return self._rehearse(lot, missing, shelf)
 
     def _rehearse(self, lot: Lot, missing: Mapping[bytes, int], shelf: Shelf) -> dict[bytes, Score]:
         """[2] for the instances at these places."""
