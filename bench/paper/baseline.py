@@ -11,13 +11,13 @@ of all weights, then the next one does. Nothing is in flight, and no gradient is
     clock     ░░████████░░████████░░███████            ████████                    as of ``ampnet train --json``
               [1]   [2]                                [3]
 
-[1] A chunk of batches is collated while the clock stands. On our side instances are made while it runs, so this favours
-    the baseline. Chunks keep memory small: a hundred thousand molecules are never there at once.
+[1] A chunk of batches is collated while the clock stands. Chunks keep memory small: a hundred thousand molecules are
+    never there at once.
 [2] Forward, backward and update of each batch of the chunk. The metric is not computed here; ours does so.
 [3] In inference mode, on batches that were collated before the first epoch.
 
-The loss of a batch is the sum of all its losses divided by its records, as in `bench.contender`. A gradient is clipped
-by the norm of all weights together, where ours is clipped node by node.
+The loss of a batch is the sum of all its losses divided by its records, as in `bench.contender`. Gradients are clipped
+module by module, as ours are node by node.
 
 Exit codes are those of ``ampnet train``: 0 done, 1 an error, 2 a wrong command line, 3 target not reached, 130 Ctrl-C.
 """
@@ -187,7 +187,7 @@ class Learner:
         self.unit = getattr(job.graph.model, "unit", 1.0)
         self.absolute = getattr(job.settings, "loss", "squared") == "absolute"
         self.clip_norm = job.settings.clip_norm
-        self.trained = [parameter for parameter in self.peer.parameters() if parameter.requires_grad]
+        self.modules = [[p for p in child.parameters() if p.requires_grad] for child in self.peer.children()]
         self.optimizers = optimizers(self.peer, job)
         schedule = policies(job.settings.complete(), job.graph)[0].schedule
         self.schedules = [] if schedule is None else [schedule(optimizer) for optimizer in self.optimizers]
@@ -211,7 +211,8 @@ class Learner:
                 lost += loss.detach()
                 total.rows += len(label)
             if self.clip_norm is not None:
-                clip_grad_norm_(self.trained, self.clip_norm)
+                for module in self.modules:
+                    clip_grad_norm_(module, self.clip_norm)
             for optimizer in self.optimizers:
                 optimizer.step()
             total.records += batch.count

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from bench.paper.baseline import BASELINES, usual_batch
 from bench.paper.figures import PAPER
 
 Way = Literal["waves", "messages", "workers", "replicas", "torch"]
@@ -23,13 +24,13 @@ Study = Literal["table", "frequency", "staleness", "best"]
 
 EPOCHS = {"mnist": 8, "list-reduction": 16, "sentiment": 10, "babi15": 20, "qm9": 60}
 """Epochs at most, of runs to a target."""
-BATCH = {"mnist": 100, "list-reduction": 100, "sentiment": 25, "babi15": 4, "qm9": 32}
-"""Records in a batch of the baseline: as many as make an update of ours; of trees 25."""
+BATCH = {name: usual_batch(name) for name in BASELINES}
+"""Records in a batch of the baseline."""
 FREQUENCIES = (50, 1600, 3200, 12_800)
 EMBEDDING = 1000
 """Gradients in an update of the embedding, in the paper."""
 GREEDY = {"mnist": ("--schedule", "fifo")}
-"""Options of the study of staleness. In one process the usual schedule lets a bucket of images, which fills a node, go
+"""Options of runs by messages. In one process the usual schedule lets a bucket of images, which fills a node, go
 all the way before the next begins: whatever the number in flight, nothing is stale. First come, first served is the
 paper's greedy pump."""
 BEST_TARGET = 4.0
@@ -109,6 +110,7 @@ def _to_target(workload: str, way: Way, number: int, seeds: int, *, of: int = 1)
         workers=of if way != "replicas" else 1,
         target=PAPER[workload].target,
         epochs=EPOCHS[workload],
+        args=GREEDY.get(workload, ()) if way == "messages" else (),
     )
 
 
