@@ -10,7 +10,6 @@ kept in any case, and ``--missing`` goes on from there.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,25 +18,39 @@ from typing import Any
 
 import torch
 
+from ampnet.cli.options import Parser, UsageError
 from bench.paper.execute import Executor, Job, RunFailed
 from bench.paper.figures import PAPER
 from bench.paper.page import PAGE, PICTURES, RESULTS, write
+from bench.paper.results import of, stored
 from bench.paper.runs import chosen
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line asks for; returns the exit code."""
+    try:
+        return _main(argv)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return WRONG_USE
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     if args.limit is not None and args.out is None:
         parser.error("--limit: results of a few records are not to be kept; say where they go with --out")
     if args.what == "write":
+        for option in ("only", "missing", "seeds", "data_dir", "limit", "list"):
+            if getattr(args, option) not in (None, False):
+                parser.error(f"--{option.replace('_', '-')}: 'write' writes the page from all files that there are")
         return _write(args)
+    for pattern in args.only or ():
+        if not chosen([pattern]):
+            parser.error(f"--only: no run is called {pattern}; --list shows all names")
     runs = chosen(args.only)
-    if not runs:
-        parser.error(f"--only: no run is called {' or '.join(args.only)}; --list shows all names")
     if args.list:
         for run in runs:
             seeds = f"{len(run.seeds)} seed{'s' * (len(run.seeds) != 1)}"
@@ -50,21 +63,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = [run for run in runs if not run.on_gpu]
     jobs = [Job(run, seed) for run in runs for seed in (run.seeds if args.seeds is None else range(args.seeds))]
     if args.missing:
-        jobs = [job for job in jobs if not job.file(out).exists()]
+        jobs = [job for job in jobs if (data := stored(job.file(out))) is None or not of(job.run, data)]
     print(plan(jobs, out), flush=True)
     code = run_all(jobs, Executor(out, args.data_dir, args.limit))
     written = _write(args) if code != INTERRUPTED else DONE
     return code or written
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """All options, with their defaults."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m bench.paper", description="The paper's Table 1 and appendix again; writes docs/results.md."
     )
     add = parser.add_argument
     add("what", nargs="?", choices=("run", "write"), default="run", help="what to do (default: run, then write)")
-    add("--only", nargs="+", metavar="GLOB", help="runs with such names only (default: all)")
+    add("--only", action="append", metavar="GLOB", help="runs with such names only; may be repeated (default: all)")
     add("--missing", action="store_true", help="only what has no file of results yet (default: off)")
     add("--seeds", type=_whole, metavar="N", help="so many seeds of each run (default: each run's own number)")
     add("--data-dir", type=Path, metavar="DIR", help="where data sets are (default: as docs/data.md says)")
@@ -93,8 +106,8 @@ def plan(jobs: Sequence[Job], out: Path) -> str:
 def _wall(job: Job, out: Path) -> float | None:
     """Seconds of this seed, or else of another seed of the run, in the files that there are."""
     paths = [job.file(out), *sorted(out.glob(f"{job.run.name}-s*.json"))]
-    path = next((path for path in paths if path.exists()), None)
-    return None if path is None else float(json.loads(path.read_text(encoding="utf-8"))["wall_seconds"])
+    found = (data["wall_seconds"] for path in paths if (data := stored(path)) is not None)
+    return next(map(float, found), None)
 
 
 def duration(seconds: float) -> str:
@@ -127,7 +140,8 @@ def told(job: Job, report: Mapping[str, Any]) -> str:
     value, epochs = PAPER[job.run.workload].shown(report["value"]), report["epochs"]
     missed = report["target"] is not None and not report["reached"]
     end = f" (target {report['target']:g} not reached)" if missed else ""
-    return f"{value} after {epochs} epoch{'s' * (epochs != 1)}, {duration(report['seconds'])}{end}"
+    seconds = report["seconds"] + report.get("prepared_seconds", 0.0)
+    return f"{value} after {epochs} epoch{'s' * (epochs != 1)}, {duration(seconds)}{end}"
 
 
 def _write(args: argparse.Namespace) -> int:
@@ -135,7 +149,7 @@ def _write(args: argparse.Namespace) -> int:
     page = PAGE if out is None else out / "results.md"
     results = write(RESULTS, page, PICTURES) if out is None else write(out, page, out / "pictures")
     for name in results.unknown:
-        print(f"left out: '{name}' is not in the list of runs", file=sys.stderr)
+        print(f"left out: {name} is not of a run in the list", file=sys.stderr)
     print(f"written: {page.name}, from {sum(len(m.seeds) for m in results.measured)} files of results")
     return DONE
 

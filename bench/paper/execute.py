@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,16 @@ class Executor:
             wall = time.monotonic() - began
             if code not in (REACHED, NOT_REACHED) or not report.exists():
                 raise RunFailed(_tail(said) or f"ended with {code}, without a report")
-            data = json.loads(report.read_text(encoding="utf-8"))
-        found = {"run": described(job), "machine": machine, "wall_seconds": wall, "report": trimmed(data)}
-        self.out.mkdir(parents=True, exist_ok=True)
-        write_json(job.file(self.out), found)
+            try:
+                data = trimmed(json.loads(report.read_text(encoding="utf-8")))
+            except (ValueError, KeyError) as error:
+                raise RunFailed(f"its report cannot be read: {error!r}") from error
+        found = {"run": described(job), "machine": machine, "wall_seconds": wall, "report": data}
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(job.file(self.out), found)
+        except OSError as error:
+            raise RunFailed(f"its result cannot be stored: {error}") from error
         return found
 
     def _more(self, run: Run) -> list[str]:
@@ -112,8 +119,22 @@ def described(job: Job) -> dict[str, Any]:
         "seed": job.seed,
         "study": run.study,
         "cores": len(os.sched_getaffinity(0)),
+        "commit": commit(),
         "command": run.typed(job.seed),
     }
+
+
+@cache
+def commit() -> str:
+    """Of the checkout; with a plus where files were changed since. Empty where git cannot say."""
+    try:
+        said = [
+            subprocess.run(["git", *args], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.strip()
+            for args in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return said[0] + "+" * bool(said[1])
 
 
 def trimmed(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The page of results: text, tables and links to pictures. Every number in it is computed from the files of results."""
+"""The page of results: text, tables and links to pictures. Every result on it is computed from the files."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ python -m bench.paper write                           # this page again, from th
 
 WAYS = """\
 **How it is trained.** *waves* is what the runtime does by default on one core: the instances in flight are computed
-together and nodes update at the end of a wave, so nothing is stale. *messages* (`--no-waves`) is the paper's execution,
+together and nodes update at the end of a wave, so nothing is stale. Where updates are counted in instances (all but
+sentiment), a wave has no more of them than an update, and the training is the same whatever the number in flight: only
+its speed differs. *messages* (`--no-waves`) is the paper's execution,
 in one process: a node works on the messages that wait for it and updates while instances are in flight. *workers* is
 the same with one model parted over processes, *replicas* are copies of the model on a process each, which share their
 weights without locks. *torch* is plain torch, batched by hand and synchronous (`bench/paper/baseline.py`).
 """
 
 THROUGHPUT = """\
-The appendix's Table 2. A dash is what was not run. Torch is with the number of threads that trained faster. Replicas
-stand under waves.
+The appendix's Table 2. A dash is what was not run. Torch is with as many threads as it trained fastest with, of those
+that were tried. Replicas stand under waves.
 """
 
 STALENESS = """\
@@ -53,9 +55,8 @@ served first come, first served (`--schedule fifo`), which is nearer to the pape
 
 BEST = """\
 Not of the paper: how far down the error goes. Wider states, more steps, the absolute error as the loss, weight decay
-and larger updates. The settings were chosen among more than a hundred, by the same validation molecules, so other
-molecules may fare a little worse. Most were tried in plain torch; six were then trained by ours, beside each other on
-one GPU, so the seconds are more than a run alone would take.
+and larger updates, on a GPU. The settings were chosen by the same validation molecules, so others may fare a little
+worse.
 """
 
 TAKEN = """\
@@ -64,10 +65,11 @@ TAKEN = """\
 - Each run is a process of its own{beside}. Ours has one torch thread in each process.
 - Epochs and seconds are those to the target, medians over the seeds. A seed that did not get there counts as infinitely
   many; where half or more did not, there is a dash and the best value that any validation had.
-- Seconds go from the first training instance to the end of the validation that reached the target. Loading data and
-  making the graph are not in them.
-- Of torch, collating batches is not counted either; of ours, making and rehearsing instances is.
-- Instances a second are those of all epochs of a run, medians over the seeds. An instance is {units}.
+- Seconds end with the validation that reached the target. Loading data and making the graph are not in them. Of ours,
+  making and rehearsing instances is in them; of torch, collating batches is not.
+- Instances a second are those of all epochs of a run, medians over the seeds; what is prepared before the first epoch
+  (molecules, trees) does not count there. An instance is {units}.
+- Torch has the optimizer, rates and clipping of ours, which were chosen for ours.
 - Staleness is how many updates a node made between forward and backward of a message: the mean over all messages and
   nodes.
 - The paper's figures are from its Tables 1 and 2: machines with 16 cores, medians of 20 runs or more.
@@ -164,8 +166,9 @@ def _vectors(results: Results) -> Iterable[str]:
 def _best(results: Results) -> Iterable[str]:
     (one,) = results.of("best")
     yield BEST
-    yield f"```\n{one.run.typed(one.seeds[0].seed)}\n```"
+    yield f"```\n{one.seeds[0].command}\n```"
     yield table.best_table(results)
+    yield from (seed.note for seed in one.seeds if seed.note)
 
 
 def _frequency(results: Results) -> Iterable[str]:
@@ -204,7 +207,7 @@ def _beside(results: Results) -> str:
     shared = [seed for one in results.measured for seed in one.seeds if not seed.alone]
     if not shared:
         return ", and one runs at a time"
-    return f". {len(shared)} of those with one process were kept to one core, and another ran beside them on the other"
+    return f". {len(shared)} of those with one process were kept to one core, with others on the rest"
 
 
 def _fewer(one: Measured) -> bool:

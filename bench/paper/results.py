@@ -2,6 +2,9 @@
 
     NAME-s0.json, NAME-s1.json, ... ──> Measured: medians over the seeds, staleness, curves, machines
 
+A file is of a run if it has its name and was made by its command; one of another command is left out, and told of.
+One that was made in another way says so itself, in a note.
+
 A seed that did not reach the target counts as infinitely many epochs and seconds: the median is that of all seeds, and
 where half of them did not get there, there is none.
 """
@@ -34,10 +37,12 @@ class Seed:
     machine: Machine
     load: float | None
     """Of the machine, when the run began; None: not known."""
-    wall: float
-    """Seconds of the whole process."""
     alone: bool
     """Whether it could use all cores of the machine; else others may have run beside it."""
+    command: str
+    """What was typed."""
+    note: str
+    """What else is to be said of it."""
     reaches: Callable[[float], bool]
     """Whether a value is at the target of the run."""
 
@@ -104,11 +109,6 @@ class Measured:
         return self._median(lambda report: (report.get("staleness") or {}).get("mean"))
 
     @property
-    def value(self) -> float | None:
-        """Median of the metric: where the target was reached, or the best of all epochs."""
-        return self._median(lambda report: report.get("value"))
-
-    @property
     def best(self) -> float | None:
         """The best validation of any seed."""
         values = [value for seed in self.seeds for _, _, value in seed.curve()]
@@ -144,7 +144,7 @@ class Results:
     missing: tuple[Run, ...]
     """Those without a file."""
     unknown: tuple[str, ...] = ()
-    """Files of runs that are no longer in the list."""
+    """Files that are not of these runs: of other names, of other commands, or no results at all."""
 
     def of(self, study: str, workload: str | None = None) -> list[Measured]:
         return [m for m in self.measured if m.run.study == study and workload in (None, m.run.workload)]
@@ -163,27 +163,46 @@ class Results:
 
 def read(folder: Path, runs: Sequence[Run] = RUNS) -> Results:
     """All files of results in the folder."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    known = {run.name: run for run in runs}
+    found: dict[str, list[Seed]] = {}
+    unknown: list[str] = []
     for path in sorted(folder.glob("*.json")):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        found.setdefault(data["run"]["name"], []).append(data)
-    measured = tuple(_measured(run, found[run.name]) for run in runs if run.name in found)
+        data = stored(path)
+        run = None if data is None else known.get(data["run"]["name"])
+        if data is None or run is None or not of(run, data):
+            unknown.append(path.name)
+        else:
+            found.setdefault(run.name, []).append(_seed(run, data))
+    measured = tuple(
+        Measured(run, tuple(sorted(found[run.name], key=lambda seed: seed.seed))) for run in runs if run.name in found
+    )
     missing = tuple(run for run in runs if run.name not in found)
-    known = {run.name for run in runs}
-    return Results(measured, missing, tuple(name for name in found if name not in known))
+    return Results(measured, missing, tuple(unknown))
 
 
-def _measured(run: Run, files: Sequence[Mapping[str, Any]]) -> Measured:
-    seeds = (_seed(run, data) for data in files)
-    return Measured(run, tuple(sorted(seeds, key=lambda seed: seed.seed)))
+def stored(path: Path) -> Mapping[str, Any] | None:
+    """What a file of results holds; None if it is something else, or is not there."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(data, dict) and {"run", "machine", "report", "wall_seconds"} <= data.keys()
+    return data if whole else None
+
+
+def of(run: Run, data: Mapping[str, Any]) -> bool:
+    """Whether a file is of the run as it is today."""
+    told = data["run"]
+    return bool(told["name"] == run.name and (told.get("note") or told["command"] == run.typed(told["seed"])))
 
 
 def _seed(run: Run, data: Mapping[str, Any]) -> Seed:
-    machine = tuple((name, data["machine"][name]) for name in MACHINE if name in data["machine"])
-    load = float(data["machine"]["load"]) if "load" in data["machine"] else None
-    wall = float(data["wall_seconds"])
-    alone = data["run"].get("cores", data["machine"]["cores"]) == data["machine"]["cores"]
-    return Seed(data["run"]["seed"], data["report"], machine, load, wall, alone, _reaches(run))
+    told, where = data["run"], data["machine"]
+    machine = tuple((name, where[name]) for name in MACHINE if name in where)
+    load = float(where["load"]) if "load" in where else None
+    alone = told.get("cores", where["cores"]) == where["cores"]
+    note = told.get("note", "")
+    return Seed(told["seed"], data["report"], machine, load, alone, told["command"], note, _reaches(run))
 
 
 def _reaches(run: Run) -> Callable[[float], bool]:

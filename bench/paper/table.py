@@ -147,7 +147,8 @@ def _fastest_torch(paper: Paper, results: Results) -> Measured | None:
 def _both(one: Measured | None, tag: Tag) -> str:
     if one is None:
         return "-"
-    return " ".join([f"{rate_text(one.train)} / {rate_text(one.valid)}", *(f"({where})" for where in tag(one))])
+    told = [*([f"{one.run.workers} thread{'s' * (one.run.workers > 1)}"] if one.run.way == "torch" else []), *tag(one)]
+    return " ".join([f"{rate_text(one.train)} / {rate_text(one.valid)}", *(f"({where})" for where in told)])
 
 
 def frequency_table(results: Results) -> str:
@@ -202,9 +203,10 @@ def staleness_table(workload: str, results: Results) -> str:
 
 def best_table(results: Results) -> str:
     """The run that is to be as good as can be."""
-    heads = ["", "target", "epochs", "seconds", "best", "train/s", "valid/s"]
+    column, tag = origin(results)
+    heads = ["", "target", "epochs", "seconds", "best", "train/s", "valid/s", *column]
     lines = []
     for one in results.of("best"):
         cells = [one.paper.title, one.paper.shown(one.run.target), epochs_text(one), seconds_text(one.seconds)]
-        lines.append([*cells, one.paper.shown(one.best), rate_text(one.train), rate_text(one.valid)])
+        lines.append([*cells, one.paper.shown(one.best, 2), rate_text(one.train), rate_text(one.valid), *tag(one)])
     return markdown(heads, lines)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from math import isnan
+from math import isnan, nan
 from typing import Protocol
 
 from ampnet.controller import Progress
@@ -96,6 +96,11 @@ class FitResult:
     """Messages whose loss was not finite and whose gradient was left out, in all streams."""
     history: tuple[EpochRecord, ...]
     """The epochs that were finished, in order."""
+
+    @classmethod
+    def empty(cls, metric: str, target: float | None = None) -> FitResult:
+        """That of a run that was over before it began."""
+        return cls(metric, nan, 0, target, False, 0, 0.0, None, nan, None, 0, ())
 
 
 class FitInterrupted(KeyboardInterrupt):

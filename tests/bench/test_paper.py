@@ -18,7 +18,7 @@ from bench.paper import __main__ as program
 from bench.paper import baseline, execute, page
 from bench.paper.bounds import checks
 from bench.paper.execute import Executor, Job, RunFailed
-from bench.paper.figures import BOUNDS, PAPER, Epochs, Slowdown, Throughput
+from bench.paper.figures import BOUNDS, PAPER, Better, Epochs, Slowdown, Throughput
 from bench.paper.results import read
 from bench.paper.runs import RUNS, Run, chosen
 from bench.paper.table import bounds_table, throughput_table, workload_table
@@ -138,20 +138,27 @@ def test_bounds_are_met_missed_or_not_run(tmp_path: Path) -> None:
     store(tmp_path, "list-reduction-waves-1", [0.9] * 6 + [0.98], train=66_001)
     store(tmp_path, "list-reduction-waves-16", [0.9] * 9 + [0.98])
     store(tmp_path, "list-reduction-messages-1", [0.9] * 8 + [0.98])
+    store(tmp_path, "list-reduction-messages-16", [0.9] * 9 + [0.98])
+    store(tmp_path, "list-reduction-replicas2-4", [0.9] * 19 + [0.98])
     store(tmp_path, "list-reduction-torch-1", train=1e6)
+    store(tmp_path, "qm9-best", [4.5, 3.9, 4.1])
     bounds = (
         Epochs("list-reduction", 1, 8),
         Epochs("list-reduction", 4, 9),
         Slowdown("list-reduction", 16),
         Throughput("list-reduction", 66_000),
+        Slowdown("mnist", 4),
+        Better("qm9", 4.0),
     )
     found = [(check.what, check.measured, check.kept) for check in checks(read(tmp_path), bounds)]
     assert found == [
         ("epochs: waves, 1 in flight", "7", True),
         ("epochs: messages, 1 in flight", "9", False),
         ("epochs: 4 in flight", "-", None),
-        ("epochs: waves, 16 in flight against 1", "1.43 x", False),
+        ("epochs: messages, 16 in flight, against no asynchrony", "1.43 x (10 against 7)", False),
         ("sequences/s in training", "66,001 (waves, 1 in flight)", True),
+        ("epochs: 4 in flight against 1", "-", None),
+        ("error, best settings", "3.900 (epoch 2)", True),
     ]
     assert "**MISSED**" in bounds_table(read(tmp_path))
 
@@ -234,7 +241,7 @@ def test_a_run_becomes_a_file_and_one_that_fails_is_told(tmp_path: Path, capsys:
     assert len(found["report"]["history"]) == 2
     assert "histogram" not in json.dumps(found)
     assert "affinity" not in found["report"]["settings"]
-    assert "**Not results:** runs with 10 training records" in page.text(read(tmp_path))
+    assert "**Not results:** runs with 10 training records" in page.text(read(tmp_path, [jobs[1].run]))
 
 
 def test_nothing_is_left_of_a_run_whose_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +250,7 @@ def test_nothing_is_left_of_a_run_whose_file_cannot_be_written(tmp_path: Path, m
         return 0, ""
 
     monkeypatch.setattr(execute, "_finished", pretend)
-    with pytest.raises(ValueError):
+    with pytest.raises(RunFailed, match="its report cannot be read: JSONDecodeError"):
         Executor(tmp_path)(Job(BABI, 0))
     monkeypatch.setattr(execute, "_finished", lambda command, environment: (0, ""))
     with pytest.raises(RunFailed, match="ended with 0, without a report"):
@@ -302,8 +309,52 @@ def test_only_what_is_missing_is_run(
     assert capsys.readouterr().out.count("\n") == len(chosen(["babi15-*"]))
 
 
-@pytest.mark.parametrize("argv", [["--limit", "5"], ["--only", "nothing"], ["--seeds", "0"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--limit", "5"],
+        ["--only", "nothing"],
+        ["--only", "nothing", "--only", "mnist-*"],
+        ["--seeds", "0"],
+        ["--only", "mnist-*", "write"],
+        ["--list", "write"],
+        ["--lis"],
+    ],
+)
 def test_a_wrong_command_line_runs_nothing(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        program.main(argv)
+    assert program.main(argv) == 2
     assert argv[0] in capsys.readouterr().err
+
+
+def test_files_of_other_commands_are_left_out_and_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, "mnist-waves-1")
+    store(tmp_path, "mnist-waves-4")
+    (tmp_path / "shopping.json").write_text('["milk"]')
+    old = tmp_path / "mnist-waves-4-s0.json"
+    old.write_text(old.read_text().replace("--epochs 8", "--epochs 9"))
+    results = read(tmp_path)
+    assert [one.run.name for one in results.measured] == ["mnist-waves-1"]
+    assert results.unknown == ("mnist-waves-4-s0.json", "shopping.json")
+    ran: list[str] = []
+
+    def pretend(self: Executor, job: Job) -> Mapping[str, Any]:
+        ran.append(str(job))
+        raise RunFailed("enough")
+
+    monkeypatch.setattr(Executor, "__call__", pretend)
+    assert program.main(["--only", "mnist-waves-?", "--seeds", "1", "--missing", "--out", str(tmp_path)]) == 1
+    assert ran == ["mnist-waves-4 seed 0"]
+    assert "left out: mnist-waves-4-s0.json" in capsys.readouterr().err
+
+
+def test_a_file_that_says_so_may_be_of_another_command(tmp_path: Path) -> None:
+    store(tmp_path, "qm9-best", [4.5, 3.9])
+    path = tmp_path / "qm9-best-s0.json"
+    data = json.loads(path.read_text())
+    data["run"] |= {"command": "ampnet train qm9 --by-hand", "note": "It was cold that day."}
+    path.write_text(json.dumps(data))
+    text = page.text(read(tmp_path))
+    assert "ampnet train qm9 --by-hand" in text
+    assert "It was cold that day." in text

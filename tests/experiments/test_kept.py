@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import pytest
 
 from ampnet.cli import main
 from ampnet.cli import train as command
+from ampnet.cli.interrupt import CtrlC
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.kept import Kept
 from ampnet.experiments.running import make_graph, make_runtime
+from ampnet.instance import Instance
 from ampnet.runtime.processes import Processes
 from tests.data.conftest import root
 
@@ -139,7 +141,13 @@ def test_workers_have_them_from_the_start(
     """Of a split that is not kept as a whole nothing is made ahead. 30 are trained on, 20 measured."""
     told: list[int] = []
     rehearse = Processes.rehearse
-    monkeypatch.setattr(Processes, "rehearse", lambda self, some: (told.append(len(some)), rehearse(self, some))[1])
+
+    def telling(self: Processes, instances: Iterable[Instance]) -> None:
+        some = list(instances)
+        told.append(len(some))
+        rehearse(self, some)
+
+    monkeypatch.setattr(Processes, "rehearse", telling)
     report = _run("adaptive-depth", root, tmp_path, "--replicas", "2", "--keep", str(keep))
     assert told == {0: [], 29: [20], 30: [30], 200: [30, 20]}[keep]
     said = f"preparing instances ... {' + '.join(map(str, told))} in "
@@ -182,3 +190,24 @@ def test_where_nothing_is_played_nothing_is_prepared(
         assert runtime.may_play == plays
         assert (command._prepare(runtime, kept, ("train",), quiet=True) > 0) == plays
     assert capsys.readouterr().out == ""
+
+
+def test_ctrl_c_while_instances_are_prepared_is_heard(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run ends before its first epoch, with a report."""
+
+    class Asked(CtrlC):
+        def __enter__(self) -> CtrlC:
+            self.asked = True
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(command, "CtrlC", Asked)
+    file = tmp_path / "run.json"
+    assert main(["train", "adaptive-depth", "--train-size", "30", "--valid-size", "20", "--json", str(file)]) == 130
+    report = json.loads(file.read_text())
+    assert report["interrupted"]
+    assert report["history"] == []
+    assert "preparing instances ... 0 + 0 in 0.0 s\n" in capsys.readouterr().out

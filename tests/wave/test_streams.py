@@ -261,3 +261,15 @@ def test_one_that_cannot_be_rehearsed_does_not_spoil_the_waves_before_it() -> No
         with pytest.raises(AmpnetError):
             runtime.train([*good[:2], bad])
         assert waves_of(runtime).played == 2
+
+
+def test_a_wave_may_need_more_than_is_rehearsed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the wave needs, however many; and what is kept is counted once."""
+    monkeypatch.setattr("ampnet.wave.waves._AHEAD", 2)
+    graph = chain(Linear(4, 4, dtype=F64))
+    with Inline(graph, max_active_keys=6, update=Update(SGD, 3, "instances")) as runtime:
+        lots = _lots(runtime)
+        runtime.train(rows_of(1, 2, 3, 4, 5, 6, seed=1))
+        assert lots == [3, 3]
+        waves = waves_of(runtime)
+        assert waves._bytes == sum(score.nbytes for score in waves._scores.values())

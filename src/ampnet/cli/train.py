@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ from ampnet.experiments.running import make_graph, make_runtime, on_device
 from ampnet.experiments.saved import save, snapshot
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Facts, Workload, measured
-from ampnet.fit import EpochRecord, FitInterrupted, fit
+from ampnet.fit import EpochRecord, FitInterrupted, FitResult, fit
 from ampnet.lang import Compiled
 from ampnet.replicas.auto import suggest
 from ampnet.runtime.runtime import Runtime
@@ -200,8 +201,11 @@ def train(
     facts = Shown(settings.epochs, totals, workload.metric, meter.overall)
     best = _Best(job) if model is not None else None
     kept = Kept(workload, settings, job.data, job.facts, graph)
-    prepared = _prepare(runtime, kept, ("train", measured(job.data)), quiet)
-    with runtime, CtrlC() as ctrl_c, make_display(facts, quiet=quiet) as display:
+    with ExitStack() as stack:
+        stack.enter_context(runtime)
+        ctrl_c = stack.enter_context(CtrlC())
+        prepared = _prepare(runtime, kept, ("train", measured(job.data)), quiet, lambda: not ctrl_c.asked)
+        display = stack.enter_context(make_display(facts, quiet=quiet))
 
         def turn(progress: Progress) -> None:
             if ctrl_c.asked:
@@ -216,6 +220,8 @@ def train(
                 best.look(record)
 
         try:
+            if ctrl_c.asked:
+                raise FitInterrupted(FitResult.empty(workload.metric, settings.target))
             result = fit(
                 runtime,
                 train=lambda number: kept.instances("train", number),
@@ -253,21 +259,25 @@ def train(
     return REACHED if result.reached or settings.target is None else NOT_REACHED
 
 
-def _prepare(runtime: Runtime, kept: Kept, splits: Sequence[str], quiet: bool) -> float:
-    """Make and rehearse what comes again in every epoch; returns the seconds it took."""
+def _prepare(
+    runtime: Runtime, kept: Kept, splits: Sequence[str], quiet: bool, going_on: Callable[[], bool] = lambda: True
+) -> float:
+    """Make and rehearse what comes again in every epoch, as long as it is to go on; returns the seconds it took."""
     if not runtime.may_play or not any(map(kept.holds, splits)):
         return 0.0
     began = time.perf_counter()
     if not quiet:
         print("preparing instances ... ", end="", flush=True)
     counts = []
-    for split in filter(kept.holds, splits):
-        made = kept.all_of(split)
-        runtime.rehearse(made)
-        counts.append(f"{len(made):,}")
-    seconds = time.perf_counter() - began
-    if not quiet:
-        print(f"{' + '.join(counts)} in {seconds:.1f} s", flush=True)
+    try:
+        for split in filter(kept.holds, splits):
+            made = list(takewhile(lambda _: going_on(), kept.instances(split)))
+            runtime.rehearse(takewhile(lambda _: going_on(), made))
+            counts.append(f"{len(made):,}")
+    finally:
+        seconds = time.perf_counter() - began
+        if not quiet:
+            print(f"{' + '.join(counts)} in {seconds:.1f} s", flush=True)
     return seconds
 
 

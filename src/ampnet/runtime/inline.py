@@ -28,7 +28,6 @@ from ampnet.structure import Structure
 from ampnet.update.policy import Update
 from ampnet.wave.kernels.products import Precision
 from ampnet.wave.lot import OfInstances
-from ampnet.wave.sites import Unplayable
 from ampnet.worker import Counts, Worker
 
 
@@ -117,11 +116,12 @@ class Inline(Runtime):
     def rehearse(self, instances: Iterable[Instance]) -> None:
         """Find out ahead of time what is to be computed for these instances, as collating batches beforehand does.
 
-        It is found out anyway when they are pumped first, and remembered. Not while a run is going on.
+        It is found out anyway when they are pumped first, and remembered. What is wrong with one of them is told then,
+        with node and state. Not while a run is going on.
         """
         waves = self.worker.waves
         if waves is not None and not waves.numbers_matter:
-            with torch.no_grad(), suppress(Unplayable):
+            with torch.no_grad(), suppress(Exception):
                 waves.rehearse(instances, self._by_name, self.worker.shelf)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:

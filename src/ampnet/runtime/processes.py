@@ -199,7 +199,7 @@ class Processes(Runtime):
     def rehearse(self, instances: Iterable[Instance]) -> None:
         """Before the first run: find out what is to be computed for these instances, for all workers at once.
 
-        They are then known as well (see `know`).
+        They are then known as well (see `know`). It is done when the workers are made, at the start of that run.
         """
         known = list(instances)
         self.know(known)
@@ -334,7 +334,7 @@ class Processes(Runtime):
             node.shelf = shelf
         replica = next((copy for copy, worker in self._homes.items() if worker == 0), None)
         if replica is not None:
-            with torch.no_grad(), suppress(Unplayable):
+            with torch.no_grad(), suppress(Exception):
                 self._prepared.rehearse(self._rehearsed, self._inputs_of(replica), shelf)
 
     def _make_interests(self) -> None:

@@ -8,8 +8,8 @@
 
 It is the same computation as message by message: the same nodes, parameters, losses, counts of gradients and updates.
 What is different is only who looks things up: no key is packed, no message waits, and a weight's gradient is one
-product. A wave has at most ``max_active_keys`` instances, and where updates are counted in instances, no more than the
-next update waits for.
+product. A wave has at most ``max_active_keys`` instances, and in training, where updates are counted in instances, no
+more than the next update waits for.
 
 Whatever goes wrong in the forward of a wave (a row of the wrong width, a label out of range, a loss that is not finite)
 goes wrong before anything has been told or updated, and the same instances are then run message by message, to say at
@@ -265,10 +265,11 @@ class Waves:
         """[2] for the instances at these places, and for others that are staged: many together take hardly longer."""
         behind = list(itertools.takewhile(lambda other: _alike(other, lot), self._staged))
         if behind:
-            more = lot.merge([lot, *behind])
-            new = {name: i for i, name in enumerate(more.names(shelf)) if name not in self._scores}
-            with suppress(Exception):  # one of those behind may be at fault, and will be met in its own wave
-                found = self._rehearse(more, dict(itertools.islice(new.items(), _AHEAD)), shelf)
+            with suppress(AmpnetError):  # one of those behind may be at fault, and will be met in its own wave
+                more = lot.merge([lot, *behind])
+                new = {name: i for i, name in enumerate(more.names(shelf)) if name not in self._scores}
+                some = itertools.islice(new.items(), max(_AHEAD, len(missing)))  # those of the lot come first
+                found = self._rehearse(more, dict(some), shelf)
                 return {name: found[name] for name in missing}
         return self._rehearse(lot, missing, shelf)
 
@@ -283,7 +284,7 @@ class Waves:
         self.rehearsed += len(some.numbers)
         self._scores.update(found)
         self._bytes += sum(score.nbytes for score in found.values())
-        while self._bytes > _KEPT:
+        while self._bytes > _KEPT and self._scores:
             _, gone = self._scores.popitem(last=False)
             self._bytes -= gone.nbytes
         return found
