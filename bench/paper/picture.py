@@ -17,7 +17,9 @@ from bench.picture import FAINT, INK, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
 
 SHADES = {
     "waves": ("#9ec9e8", "#4a97d2", "#15508c"),
@@ -67,6 +69,7 @@ def colours(runs: Sequence[Measured]) -> list[str]:
 
 def _convergence(paper: Paper, runs: Sequence[Measured]) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     by_time, by_epoch = figure.subplots(1, 2, sharey=True)
@@ -90,11 +93,11 @@ def _convergence(paper: Paper, runs: Sequence[Measured]) -> Figure:
         axes.plot([ours], [goal], "*", color=INK, markersize=11, zorder=5, label="the paper's AMPNet, fastest")
         axes.plot([other], [goal], "X", color=INK, markersize=8, zorder=5, label="the paper's TensorFlow")
     by_time.set_xscale("log")
-    by_time.xaxis.set_major_formatter("{x:,g}")
+    _plain_ticks(by_time.xaxis, LogLocator(subs=(1, 2, 5)), "{x:,g}")
     metric = "accuracy, %" if paper.higher_is_better else "mean absolute error, 0.1 D"
     if not paper.higher_is_better:
         by_time.set_yscale("log")
-        _plain_ticks(by_time)
+        _plain_ticks(by_time.yaxis, MaxNLocator(6), "{x:g}")
     _dress(by_time, f"{paper.title}: {paper.about}", "seconds", metric)
     _dress(by_epoch, "", "epochs", "")
     handles, labels = by_epoch.get_legend_handles_labels()
@@ -104,12 +107,13 @@ def _convergence(paper: Paper, runs: Sequence[Measured]) -> Figure:
     return figure
 
 
-def _plain_ticks(axes: Axes) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
+def _plain_ticks(axis: Axis, places: Locator, form: str) -> None:
+    """Numbers as people write them, on an axis that has powers of ten else."""
+    from matplotlib.ticker import NullFormatter
 
-    axes.yaxis.set_major_locator(LogLocator(subs=range(1, 10)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(places)
+    axis.set_major_formatter(form)
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _frequency(runs: Sequence[Measured], beside: Measured | None) -> Figure:
