@@ -135,6 +135,7 @@ def _table() -> Iterable[Run]:
     yield from (_to_target("babi15", "waves", number, 5) for number in (1, 16))
     yield from (_to_target("babi15", "messages", number, 5) for number in (1, 16))
     yield _to_target("babi15", "workers", 16, 5, of=2)
+    yield _to_target("babi15", "replicas", 32, 5, of=2)
     yield _to_target("babi15", "torch", 0, 5, of=1)
 
     yield from (_to_target("qm9", "waves", number, 1) for number in (1, 4, 16))

@@ -85,7 +85,7 @@ def test_every_experiment_of_the_paper_has_one() -> None:
         "mnist": 100,
         "list-reduction": 100,
         "sentiment": 25,
-        "babi15": 4,
+        "babi15": 2,
         "qm9": 32,
     }
 

@@ -88,7 +88,7 @@ def test_what_was_measured_is_measured_again(
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_settings_of_the_paper(name: str) -> None:
     settings = WORKLOADS[name].settings().complete()
-    paper = {"mnist": (4, 1), "list-reduction": (4, 1), "sentiment": (16, 50), "babi15": (16, 4), "qm9": (16, 32)}
+    paper = {"mnist": (4, 1), "list-reduction": (4, 1), "sentiment": (16, 50), "babi15": (16, 2), "qm9": (16, 32)}
     if name in paper:
         assert (settings.max_active_keys, settings.min_update_frequency) == paper[name]
     if name == "sentiment":

@@ -39,7 +39,7 @@ class Settings(Training):
     """The paper's, and Adam."""
 
     epochs: int = 20
-    learning_rate: float = 0.02
+    learning_rate: float = 0.01
     enough_rows: int | None = None
     train_size: int = 100
     """Training graphs, fresh in every epoch."""
@@ -56,7 +56,7 @@ class Settings(Training):
         return 16
 
     def frequency(self) -> int:
-        return 4
+        return 2
 
 
 class Deducing(Workload[Settings]):
