@@ -155,12 +155,28 @@ def test_bounds_are_met_missed_or_not_run(tmp_path: Path) -> None:
         ("epochs: waves, 1 in flight", "7", True),
         ("epochs: messages, 1 in flight", "9", False),
         ("epochs: 4 in flight", "-", None),
-        ("epochs: messages, 16 in flight, against no asynchrony", "1.43 x (10 against 7)", False),
+        ("epochs: messages, 16 in flight, against waves, 1 in flight", "1.43 x (10 against 7)", False),
         ("sequences/s in training", "66,001 (waves, 1 in flight)", True),
         ("epochs: 4 in flight against 1", "-", None),
         ("error, best settings", "3.900 (epoch 2)", True),
     ]
     assert "**MISSED**" in bounds_table(read(tmp_path))
+
+
+@pytest.mark.parametrize(("count", "asked"), [("instances", []), ("messages", ["waves, 16 in flight"])])
+def test_waves_of_many_are_another_training_where_messages_are_counted(
+    count: str, asked: list[str], tmp_path: Path
+) -> None:
+    for number in (1, 16):
+        store(tmp_path, f"sentiment-waves-{number}", [0.5] * number + [0.9])
+        path = tmp_path / f"sentiment-waves-{number}-s0.json"
+        data = json.loads(path.read_text())
+        data["report"]["settings"]["count"] = count
+        path.write_text(json.dumps(data))
+    found = checks(read(tmp_path), (Slowdown("sentiment", 16),))
+    assert [check.what for check in found if check.kept is not None] == [
+        f"epochs: {title}, against waves, 1 in flight" for title in asked
+    ]
 
 
 def test_lines_say_which_machine_they_are_from_if_there_are_several(tmp_path: Path) -> None:
