@@ -50,7 +50,8 @@ that were tried. Replicas stand under waves.
 STALENESS = """\
 Message by message, without a target: with more instances in flight, gradients are for older weights. In one process the
 usual schedule lets a bucket of images go all the way before the next begins, and nothing is stale; there, nodes are
-served first come, first served (`--schedule fifo`), which is nearer to the paper's greedy scheduler.
+served first come, first served (`--schedule fifo`), which is nearer to the paper's greedy scheduler. With 16 and more
+in flight that way, MNIST's loss is soon not finite any more at this rate, and the run ends.
 """
 
 BEST = """\
