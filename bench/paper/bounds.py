@@ -2,7 +2,7 @@
 
 A bound on epochs is asked of every way that has run with so many in flight in one process, by waves and by messages; a
 bound of replicas, of replicas. What it costs to have many in flight is asked of the ways in which that makes another
-training, against waves of the fewest: gradients may be stale, or, where updates are counted in messages, a wave larger
+training, against waves of one, which has to have been run: gradients may be stale, or, where updates are counted in messages, a wave larger
 than an update. Throughput is that of the fastest run of ours, on as many cores as there are.
 """
 
@@ -68,7 +68,7 @@ def _epochs(bound: Epochs, results: Results) -> Iterable[Check]:
 
 def _slowdown(bound: Slowdown, results: Results) -> Iterable[Check]:
     many, asked = bound.max_active_keys, f"at most {bound.at_most:g} x"
-    one = next((m for m in results.of("table", bound.workload) if m.run.way == "waves"), None)
+    one = results.one(bound.workload, "waves", 1)
     stale = [m for m in results.of("table", bound.workload) if _differs(m) and _flight(m) >= many]
     if one is None or not stale:
         yield Check(bound.workload, f"epochs: {many} in flight against 1", asked, "-")
