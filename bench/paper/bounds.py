@@ -2,8 +2,8 @@
 
 A bound on epochs is asked of every way that has run with so many in flight in one process, by waves and by messages; a
 bound of replicas, of replicas. What it costs to have many in flight is asked of the ways in which that makes another
-training, against waves of one, which has to have been run: gradients may be stale, or, where updates are counted in messages, a wave larger
-than an update. Throughput is that of the fastest run of ours, on as many cores as there are.
+training, against waves of one, which has to have been run: gradients may be stale, or, where updates are counted in
+messages, a wave larger than an update. Throughput is that of the fastest run of ours, on as many cores as there are.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ HEAD = """\
 # The paper's experiments again
 
 Table 1 of the paper and the studies of its appendix, run on this code. `make experiments` runs all of it, which takes
-some hours, and writes this page. Tables and pictures come from the files in `bench/results/paper/`; no figure in them is
-typed in.
+some hours, and writes this page. Tables and pictures come from the files in `bench/results/paper/`; no figure in them
+is typed in.
 
 ```
 python -m bench.paper --list                          # what there is to run

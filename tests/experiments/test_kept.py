@@ -81,26 +81,27 @@ def test_the_second_epoch_has_the_same_objects(name: str, make: Make) -> None:
 
 def test_no_more_than_allowed(make: Make) -> None:
     kept = make("adaptive-depth", keep=12)
-    assert kept.all_of("train") == []  # they are 30
-    assert len(kept) == 0
+    assert not kept.holds("train")  # they are 30
     first, second = (list(kept.instances("train", epoch)) for epoch in (1, 2))
     assert len(first) == len(second) == 30
     assert len({id(one) for one in first} & {id(one) for one in second}) == len(kept) == 12
     assert kept.room == 0
-    assert kept.all_of("valid") == []
+    assert not kept.holds("valid")
     assert len(list(kept.instances("valid"))) == 20
     assert len(kept) == 12
 
 
 def test_all_of_a_split(make: Make) -> None:
     kept = make("adaptive-depth", keep=30)
-    made = kept.all_of("train")
+    assert kept.holds("train")
+    made = list(kept.instances("train"))
     assert len(made) == len(kept) == 30
     assert {id(one) for one in kept.instances("train", 1)} == {id(one) for one in made} == set(map(id, made))
-    assert kept.all_of("train") == made
+    assert kept.holds("train")
+    assert list(kept.instances("train")) == made
     drawn = make("babi15")
-    assert drawn.all_of("train") == []
-    assert len(drawn.all_of("valid")) == 20
+    assert not drawn.holds("train")
+    assert drawn.holds("valid")
 
 
 def _measured(kept: Kept) -> str:
@@ -165,7 +166,7 @@ def test_workers_count_them_right(make: Make) -> None:
         assert isinstance(runtime, Processes)
         assert runtime.may_play
         for split in ("train", "valid"):
-            runtime.rehearse(kept.all_of(split))
+            runtime.rehearse(kept.instances(split))
         for epoch in (1, 2):
             assert runtime.train(kept.instances("train", epoch)).records == 30
             assert runtime.infer(kept.instances("valid")).records == 20

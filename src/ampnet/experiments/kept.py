@@ -59,10 +59,6 @@ class Kept:
         missing = len(self.data.splits[split]) - len(self._kept.get(split, {}))
         return self.repeats(split) and missing <= self.room
 
-    def all_of(self, split: str) -> list[Instance]:
-        """The instances of a split, made and kept; none where it does not hold them."""
-        return list(self.instances(split)) if self.holds(split) else []
-
     def _again(self, kept: dict[int, Instance], records: Split[Any]) -> Iterator[Instance]:
         arguments = self.workload.arguments(self.settings, self.facts)
         for place in records.places.tolist():
