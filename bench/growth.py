@@ -72,7 +72,7 @@ class Curve:
 def in_flight(size: int) -> Made:
     torch.manual_seed(0)
     records = list(generated.permutations(512, 0, width=128))
-    graph = compile(PermutedLayers(128), *records[0], fuse_choice=True)
+    graph = compile(PermutedLayers(128), *records[0])
     update = Update(ADAM, 64, "instances")
     return Inline(graph, update=update, max_active_keys=size), list(graph.instances(records))
 

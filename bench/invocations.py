@@ -16,9 +16,9 @@ import torch
 from ampnet.graph import End, Graph
 from ampnet.message import Messages
 from ampnet.nodes import Concat, Cond, Direction, Isu, Loss, Node, Phi
-from ampnet.schedule import Sweep
+from ampnet.reference.schedule import Sweep
 from ampnet.state import States
-from ampnet.worker import Worker
+from ampnet.reference.worker import Worker
 
 WIDTH = 8
 NODES: dict[str, Callable[[], Node]] = {

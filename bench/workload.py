@@ -86,7 +86,7 @@ def compiled(workload: Workload, data: Data, ours: Ours) -> Graph:
     first = data.train[0]
     example = _row(first.arguments) if isinstance(first, Bucket) else first[0]
     copies = Replicate(ours.replicas, route="shortest", sync="shared") if ours.replicas > 1 else 1
-    return compile(workload.seeded(data), *example, replicas=copies, **ours.compile)
+    return compile(workload.seeded(data), *example, replicas=copies)
 
 
 def _row(arguments: Record) -> Record:
@@ -108,8 +108,6 @@ class Ours:
     """Worker processes; 1: all in one process."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the runtime."""
-    compile: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of `ampnet.compile`."""
     graph: Callable[[Workload, Data, Ours], Graph] = compiled
     instances: Callable[[Graph, Batch], list[Instance]] = instances
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,3 +30,11 @@ def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
         return out
 
     monkeypatch.setattr(Inline, "run", run)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT is heard. In a process that a shell started in the background it is ignored, and so in its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -8,7 +8,7 @@ import torch
 
 from ampnet.message import Messages
 from ampnet.nodes import Direction, Relu
-from ampnet.schedule import BackwardFirst, Fifo, Lane, Random, Schedule, Sweep, make_schedule
+from ampnet.reference.schedule import BackwardFirst, Fifo, Lane, Random, Schedule, Sweep, make_schedule
 from ampnet.state import States
 
 F, B = Direction.FORWARD, Direction.BACKWARD

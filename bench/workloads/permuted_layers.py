@@ -3,8 +3,8 @@
     h = relu(layer[order[t]](h))   for t = 0 .. 7,   then a Linear and cross entropy
 
 No two instances run the same program, so there is no batch to write down: plain torch runs them one by one, or a
-loader groups them by hand, by depth. "ours" computes whole instances, in waves; "ours by messages" has the layers as
-one node (``fuse_choice``), to which messages come whatever their depth.
+loader groups them by hand, by depth. "ours" computes whole instances, in waves; "ours by messages" passes messages,
+and each layer takes those that wait for it, whatever their depth.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PERMUTED_LAYERS = Workload(
     optimizer=partial(torch.optim.Adam, lr=1e-3, fused=True),
     ours={
         "ours": Ours(in_flight=64, every=64),
-        "ours by messages": Ours(in_flight=64, every=64, compile={"fuse_choice": True}),
+        "ours by messages": Ours(in_flight=64, every=64, settings={"waves": False}),
     },
     peers={
         "torch one by one": peers.OneByOne,

@@ -26,6 +26,7 @@ from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
 from ampnet.nodes.node import Report
 from ampnet.numbers import Numbers
+from ampnet.reuse import BufferWatch
 from ampnet.state import Column
 from ampnet.structure import Structure
 from ampnet.tally import Tally, part_of
@@ -37,7 +38,12 @@ class _Open:
 
     stream: Stream
     source: Iterator[Instance]
+    number: int
+    """Of the streams of a run; no two streams have the same, also where one `Stream` is given twice."""
+    watch: BufferWatch | None
+    """None where the instances are in a list: nobody writes the next one then."""
     ahead: Instance | None = None
+    """The next instance; None after the last one."""
     pumped: int = 0
     retired: int = 0
     records: int = 0
@@ -124,6 +130,9 @@ class Controller:
         self._draining: list[_Open] = []
         self._together = self._barrier = self._stopping = False
         self._last: _Open | None = None
+        self._streams = 0
+        self.sending = 0
+        """The number, in this run, of the stream whose instances are staged or posted now."""
         self.finished: list[StreamStats] = []
         self.on_end: Callable[[StreamStats], None] = lambda stats: None
 
@@ -133,6 +142,7 @@ class Controller:
             raise ValueError("streams that run together cannot wait for one another: give together or barrier")
         self._coming, self._together, self._barrier = iter(streams), together, barrier
         self._open, self._draining, self.finished, self._stopping = [], [], [], False
+        self._streams = 0
         while self._open_next() and together:
             pass
 
@@ -166,7 +176,10 @@ class Controller:
     def _open_next(self) -> bool:
         """Open the next stream that has an instance; peek one instance ahead."""
         for stream in iter(lambda: next(self._coming, None), None):
-            opened = _Open(stream, iter(stream.instances))
+            listed = isinstance(stream.instances, list | tuple)
+            watch = None if listed else BufferWatch(stream.name)
+            opened = _Open(stream, iter(stream.instances), self._streams, watch)
+            self._streams += 1
             self._peek(opened)
             if opened.ahead is None:
                 self._end(opened)
@@ -176,17 +189,29 @@ class Controller:
         return False
 
     def _peek(self, opened: _Open) -> None:
+        """Read the next instance; only StopIteration is the end of the data."""
         name = f"stream '{opened.stream.name}'"
+        opened.ahead = None
         try:
-            opened.ahead = next(opened.source, None)
+            instance = next(opened.source)
+        except StopIteration:
+            return
         except AmpnetError as error:
             raise DataError(f"{name}, instance {opened.pumped + 1}: {error}") from error
         except Exception as error:
             raise DataError(
                 f"{name}: the loader failed at instance {opened.pumped + 1}: {type(error).__name__}: {error}"
             ) from error
-        if opened.ahead is not None and not isinstance(opened.ahead, Instance):
-            raise DataError(f"{name}, instance {opened.pumped + 1}: expected an Instance, got {opened.ahead!r}")
+        if instance is None:
+            raise DataError(
+                f"instance {opened.pumped + 1} of {name} is None; a loader must yield Instance objects, and ends by "
+                f"returning. Usual cause: a function of an example that returns nothing: filter such examples out"
+            )
+        if not isinstance(instance, Instance):
+            raise DataError(f"{name}, instance {opened.pumped + 1}: expected an Instance, got {instance!r}")
+        if opened.watch is not None:
+            opened.watch.read(instance, opened.pumped)
+        opened.ahead = instance
 
     def pump(self) -> None:
         """[1] Fill every free place, as long as there is data."""
@@ -224,7 +249,7 @@ class Controller:
 
     def _send(self, opened: _Open, batch: dict[int, Instance], positions: Mapping[int, int]) -> None:
         train = opened.stream.train
-        self._last = opened
+        self._last, self.sending = opened, opened.number
         if opened.began is None:
             opened.began = self.clock()
         if not train:
@@ -259,6 +284,7 @@ class Controller:
     def post(self, batch: Mapping[int, Instance]) -> None:
         """Post instances that were staged, message by message after all."""
         opened = self._in_flight[next(iter(batch))].stream
+        self.sending = opened.number
         for number, instance in batch.items():
             self._in_flight[number].outstanding = self._due(instance, opened.stream.train)
         self._post_all(opened, batch)
@@ -357,6 +383,8 @@ class Controller:
         opened = waiting.stream
         opened.retired += 1
         opened.records += waiting.records
+        if opened.watch is not None:
+            opened.watch.done(waiting.position)
         done.setdefault(id(opened), (opened, []))[1].append(number)
 
     def _retire_all(self, done: Mapping[int, tuple[_Open, list[int]]], train: bool) -> None:

@@ -98,5 +98,13 @@ class WorkerDied(AmpnetError):
         )
 
 
+class EngineWarning(UserWarning):
+    """A graph cannot be played in waves and is run message by message, which is slower. Says why."""
+
+
+class NotFiniteWarning(UserWarning):
+    """A prediction or a loss is not a finite number, in inference. Says where."""
+
+
 class TransportError(AmpnetError):
     """A frame cannot be sent, or bytes from another process are not what they must be. Says what was wrong."""

@@ -106,21 +106,21 @@ class Instance:
         if self.results is not None and self.results < 1:
             raise DataError(f"an instance must have at least one result, got results={self.results}")
 
-    def name(self) -> bytes:
+    def digest(self) -> bytes:
         """Equal for instances of equal states and structure, whatever their payloads."""
-        known: bytes | None = self._memo.get("name")
+        known: bytes | None = self._memo.get("digest")
         if known is None:
-            digest = hashlib.blake2b(digest_size=16)
+            made = hashlib.blake2b(digest_size=16)
             for name, given in self.feeds.items():
-                digest.update(f"{name} {given.fields} {given.columns.shape} {given.offsets is None}".encode())
-                digest.update(given.columns.tobytes())
+                made.update(f"{name} {given.fields} {given.columns.shape} {given.offsets is None}".encode())
+                made.update(given.columns.tobytes())
                 if given.offsets is not None:
-                    digest.update(given.offsets.tobytes())
+                    made.update(given.offsets.tobytes())
             if self.structure is not None:
                 for name, array in self.structure.arrays.items():
-                    digest.update(name.encode())
-                    digest.update(array.tobytes())
-            known = self._memo["name"] = digest.digest()
+                    made.update(name.encode())
+                    made.update(array.tobytes())
+            known = self._memo["digest"] = made.digest()
         return known
 
     @property

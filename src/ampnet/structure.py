@@ -66,6 +66,10 @@ class Shelf:
     def __len__(self) -> int:
         return int(self._live.sum())
 
+    def clear(self) -> None:
+        """Forget all instances."""
+        self.__init__()  # type: ignore[misc]
+
     def add(self, structures: Mapping[int, Structure]) -> None:
         """Keep these instances' structures. All instances of a graph carry the same array names."""
         ids = np.fromiter(structures, dtype=np.int64, count=len(structures))

@@ -332,6 +332,7 @@ def interrupting(times: int) -> Callable[[Plain, EpochRecord], None]:
     return epoch
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupt_reports_what_was_reached(
     times: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -354,6 +355,7 @@ def test_an_interrupt_reports_what_was_reached(
     assert_kept(read_log(log), complete=times == 1)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_after_the_last_epoch_interrupts_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -376,7 +378,7 @@ def test_ctrl_c_ends_a_real_process_cleanly(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert EPOCH.fullmatch(process.stdout.readline().rstrip())
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
     assert process.returncode == 130
     assert err == ""
     *_, before, last = out.splitlines()

@@ -136,6 +136,7 @@ def test_an_error_of_a_worker_is_one_message_and_leaves_nothing(
     assert not children()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupt_reports_what_was_reached(
     times: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -171,7 +172,7 @@ def test_ctrl_c_goes_to_the_whole_group_and_what_is_in_flight_comes_back(tmp_pat
         assert process.stdout is not None
         assert process.stdout.readline().startswith("epoch  1")
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
     assert process.returncode == 130
     assert err == ""
     *_, before, last = out.splitlines()
@@ -185,6 +186,6 @@ def test_several_threads_in_each_worker(tmp_path: Path) -> None:
     """Once, a worker waited for ever for threads that its maker had used and that were not in the forked process."""
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     command_line = [sys.executable, "-m", "ampnet", *TWO, "--hidden", "64", "--threads", "2", "--quiet"]
-    ran = subprocess.run(command_line, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    ran = subprocess.run(command_line, capture_output=True, text=True, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
     assert SUMMARY.fullmatch(ran.stdout.strip())

@@ -42,9 +42,23 @@ def states_seen(graph: Compiled, data: list[tuple[Any, ...]]) -> dict[tuple[str,
 
 def nested() -> tuple[Model, list[tuple[Any, ...]]]:
     program: Any = [
-        ("tree", [("repeat", 2, ["linear", "outer"])], [("choose", 2, [["tanh"], ["scale"]])], None),
-        ("graph", [("choose", 3, [["linear"], ["other"]])], [("while", ["softmax"])], 2, "mean"),
-        ("scan", [("each", "tree", ["relu", "outer"], "logsumexp")], ["loss", "linear"], "mean"),
+        (
+            "tree",
+            "cat",
+            "x",
+            [("repeat", 2, "plain", ["linear", "outer"])],
+            [("choose", 2, [["tanh"], ["scale"]])],
+            "both",
+        ),
+        ("graph", [("choose", 3, [["linear"], ["other"]])], "gru", [("while", ["softmax"])], 2, "mean"),
+        (
+            "scan",
+            "tokens",
+            "lstm",
+            [("each", "tree", ["relu", "outer"], "logsumexp")],
+            [("loss", "squared_error", 0.5), "linear"],
+            "mean",
+        ),
     ]
     return WrittenModel(program), [example(i) for i in range(3)]
 

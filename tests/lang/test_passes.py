@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ampnet import Inline, Update
+from ampnet import Inline
 from ampnet.errors import GraphError, ModelError
-from ampnet.lang import Compiled, Edges, Model, Seq, Tree, choose, compile, each, fold, loss, reduce, repeat
+from ampnet.lang import Edges, Model, Seq, Tree, choose, compile, each, fold, loss, reduce, repeat
 from ampnet.models import AdaptiveDepth, Babi15, ListReduction, Mlp, PermutedLayers, Qm9, TreeLstm
 from ampnet.testing import assert_close, assert_compiled, compiled_gradients
 
-PASSES = ("remove_dead", "fuse_linear", "fuse_choice", "fuse_loops", "fuse_rows")
+PASSES = ("remove_dead", "fuse_linear", "fuse_loops", "fuse_rows")
 OFF: dict[str, Any] = dict.fromkeys(PASSES, False)
 
 
@@ -74,13 +73,13 @@ def test_no_pass_changes_a_gradient_of_any_model(name: str) -> None:
     model, given = make().double(), data()
     graph = assert_compiled(model, given, graph=compile(model, *given[0], **OFF), max_active_keys=2)
     want = compiled_gradients(graph, given)
-    all_on = compile(model, *given[0], fuse_choice=True)
+    all_on = compile(model, *given[0])
     assert len(all_on.nodes) <= len(graph.nodes)
     assert_close(compiled_gradients(all_on, given, max_active_keys=3), want)
     for switch in PASSES:
         only = compile(model, *given[0], **{**OFF, switch: True})
         assert_close(compiled_gradients(only, given, max_active_keys=3), want)
-        without = compile(model, *given[0], **{"fuse_choice": True, switch: False})
+        without = compile(model, *given[0], **{switch: False})  # type: ignore[arg-type]
         assert_close(compiled_gradients(without, given, schedule="random", max_active_keys=3), want)
 
 
@@ -112,8 +111,8 @@ def test_each_pass_makes_the_graph_smaller_and_changes_no_gradient(switch: str) 
     want = compiled_gradients(plain, data, max_active_keys=2)
     assert_close(compiled_gradients(passed, data, max_active_keys=2), want)
     assert_compiled(model, data, graph=passed, max_active_keys=2)
-    everything = compile(model, *data[0], fuse_choice=True)
-    assert len(everything.nodes) < len(compile(model, *data[0], **{"fuse_choice": True, switch: False}).nodes)
+    everything = compile(model, *data[0])
+    assert len(everything.nodes) < len(compile(model, *data[0], **{switch: False}).nodes)  # type: ignore[arg-type]
 
 
 def test_what_no_loss_depends_on_is_not_in_the_graph() -> None:
@@ -169,57 +168,6 @@ def test_chains_are_not_fused_into_loops() -> None:
     assert sum(type(node).__name__ == "Rows" for node in graph.nodes.values()) == 2
 
 
-def fused(model: Model, data: list[tuple[Any, ...]], **settings: Any) -> Compiled:
-    """Compiled with the layers of choices as one node, and found right."""
-    return assert_compiled(model, data, graph=compile(model, *data[0], fuse_choice=True), **settings)
-
-
-def test_layers_of_a_choice_become_one_node_only_where_they_are_alike() -> None:
-    class Choosing(Model):
-        def __init__(self, layers: list[nn.Linear]) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(layers)
-
-        def forward(self, x: Tensor, k: int, y: Tensor) -> None:
-            loss(choose(k, self.layers, x), y, "squared_error")
-
-    given = [(rows(3), k, rows(2)) for k in (0, 1, 1, 0)]
-    alike = Choosing([nn.Linear(3, 2), nn.Linear(3, 2)]).double()
-    graph = fused(alike, given)
-    assert "layers" in graph.nodes
-    biased = Choosing([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)]).double()
-    assert {"layers_0", "layers_1"} <= fused(biased, given).nodes.keys()
-    frozen = Choosing([nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)]).double()
-    assert {"layers_0", "layers_1"} <= compile(frozen, *given[0], fuse_choice=True).nodes.keys()
-    layer = nn.Linear(3, 2)
-    same = Choosing([layer, layer]).double()
-    assert "layers_0" in fused(same, given).nodes
-
-
-def test_a_layer_that_nobody_chose_is_not_updated() -> None:
-    """Adam goes on moving what it once moved; as a node of its own such a layer would not be touched."""
-
-    class Choosing(Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(3, 2) for _ in range(3))
-
-        def forward(self, x: Tensor, k: int, y: Tensor) -> None:
-            loss(choose(k, self.layers, x), y, "squared_error")
-
-    given = [(rows(3), k, rows(2)) for k in (0, 1, 0, 0, 2, 0)]
-    weights = []
-    for fused in (True, False):
-        torch.manual_seed(0)
-        model = Choosing().double()
-        graph = compile(model, *given[0], fuse_choice=fused)
-        update = Update(partial(torch.optim.Adam, lr=0.1), 1, "instances")
-        with Inline(graph, update=update) as runtime:
-            runtime.train(graph.instances(given))
-        weights.append({name: p.detach().clone() for name, p in model.named_parameters()})
-    assert_close(weights[0], weights[1])
-
-
 class Chooses(Model):
     """A choice among four layers, or two in a row among two each."""
 
@@ -240,14 +188,11 @@ def chosen(*shape: int) -> list[tuple[Any, ...]]:
 
 
 def test_rows_of_several_dimensions_go_through_a_choice() -> None:
-    """Once they failed in the run: the one node took matrices only."""
-    assert "layers" in fused(Chooses().double(), chosen(2, 3), max_active_keys=3).nodes
+    assert_compiled(Chooses().double(), chosen(2, 3), max_active_keys=3)
 
 
 def test_two_choices_among_parts_of_one_list() -> None:
-    """Once both nodes had one name, and the graph was refused."""
-    graph = fused(Chooses(halves=True).double(), chosen(3), max_active_keys=3)
-    assert {"layers", "layers2"} <= graph.nodes.keys()
+    assert_compiled(Chooses(halves=True).double(), chosen(3), max_active_keys=3)
 
 
 def test_hooks_are_called_whatever_follows_or_chooses_the_layer() -> None:
@@ -261,11 +206,10 @@ def test_hooks_are_called_whatever_follows_or_chooses_the_layer() -> None:
         model = kind().double()
         for layer in model.layers:
             layer.register_forward_hook(lambda module, given, made: 3 * made)
-        fused(model, chosen(3), max_active_keys=3)
+        assert_compiled(model, chosen(3), max_active_keys=3)
 
 
-def test_layers_that_share_a_parameter_are_not_put_together() -> None:
-    """Once the numbers of the parameters were off by the one that is shared, and other layers' weights were used."""
+def test_layers_of_a_choice_that_share_a_parameter_are_refused() -> None:
     model = Chooses().double()
     model.layers[1].weight = model.layers[0].weight  # type: ignore[union-attr]
     graph = compile(model, *chosen(3)[0])
@@ -276,7 +220,7 @@ def test_layers_that_share_a_parameter_are_not_put_together() -> None:
 def test_frozen_layers_hand_gradients_on() -> None:
     model = Chooses(halves=True).double()
     model.layers[2:].requires_grad_(False)
-    assert "layers2" in fused(model, chosen(3), max_active_keys=3).nodes
+    assert_compiled(model, chosen(3), max_active_keys=3)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +242,7 @@ def test_a_layer_that_was_changed_is_called_as_it_is_on_one_row(change: Callable
 
     model = After().double()
     change(model.layers[1])  # type: ignore[arg-type]
-    fused(model, chosen(3), max_active_keys=4)
+    assert_compiled(model, chosen(3), max_active_keys=4)
 
 
 def test_a_hook_on_a_parameter_is_refused() -> None:

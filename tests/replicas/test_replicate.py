@@ -19,7 +19,7 @@ from ampnet.errors import NodeError
 from ampnet.events.check import assert_kept, check
 from ampnet.events.log import Backward, EventLog, Forward
 from ampnet.lang import Model, compile, loss
-from ampnet.models import PermutedLayers, registry
+from ampnet.models import registry
 from ampnet.nodes import Cond, Phi
 from ampnet.nodes.collect import Collect
 from ampnet.nodes.dispatch import Dispatch
@@ -122,20 +122,6 @@ def test_a_node_with_several_sites(route: str) -> None:
         runtime.train(graph.instances(data))
     assert_close(taken(graph), want)
     assert_kept(log)
-
-
-def test_a_bank_of_layers_that_is_one_node() -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = PermutedLayers(5, 3, 3).double()
-    data = [tuple(map(doubled, row)) for row in case("permuted-layers").data]
-    for route in ("instance", "shortest"):
-        whole, parts = (compile(model, *data[0], fuse_choice=True) for _ in range(2))
-        want = graph_gradients(whole, list(whole.instances(data)))
-        replicate(parts, None, 2, route=route)
-        Inline(parts, update=None, max_active_keys=3).train(parts.instances(data))
-        assert_close(taken(parts), want)
-        assert any(float(total.abs().max()) > 0 for total in want.values())
 
 
 @settings(max_examples=40)

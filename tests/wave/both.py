@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ampnet import Graph, Inline, Instance, Stream, StreamStats, Update
 from ampnet.testing import assert_close
-from ampnet.wave import Waves
+from ampnet.wave.player import Player
 from tests.replicas.small import MODELS, case, hand, taken
 
 NAMES = (*MODELS, "by-hand")
@@ -45,21 +45,20 @@ class Outcome:
     """By node: the messages whose gradients were counted."""
 
 
-def waves_of(runtime: Inline) -> Waves:
-    assert runtime.worker.waves is not None, "these nodes cannot be played"
-    return runtime.worker.waves
+def player_of(runtime: Inline) -> Player:
+    assert runtime.player is not None, "these nodes cannot be played"
+    return runtime.player
 
 
-def outcome(graph: Graph, instances: Sequence[Instance], *, waves: bool, played: bool = True, **how: Any) -> Outcome:
-    """``played``: whether all of it must have gone by waves, where it may."""
+def outcome(graph: Graph, instances: Sequence[Instance], *, waves: bool, **how: Any) -> Outcome:
     taken(graph)
     with Inline(graph, waves=waves, **how) as runtime:
         train = runtime.train(instances)
         counts = {name: node.updater.counter for name, node in graph.parameterised().items()}
         found = taken(graph)
         (valid,) = runtime.run([Stream(instances, False, "valid", keep_predictions=True)])
-        if waves and played:
-            assert waves_of(runtime).played == 2 * len(instances)
+        if waves:
+            assert player_of(runtime).instances == 2 * len(instances)
         assert runtime.held() == {}
     return Outcome(found, train, valid, counts)
 
@@ -95,7 +94,7 @@ def weights_after(
             for _ in range(epochs):
                 runtime.train(instances)
             if waves:
-                assert waves_of(runtime).played == epochs * len(instances)
+                assert player_of(runtime).instances == epochs * len(instances)
         found[waves] = {name: value.clone() for name, value in graph.module().state_dict().items()}
         assert any(not torch.equal(found[waves][name], value) for name, value in before.items())
         graph.module().load_state_dict(before)

@@ -16,7 +16,7 @@ from ampnet.nodes import Cond, Linear, Loss, Phi
 from ampnet.testing import assert_close
 from ampnet.wave import waves as waves_module
 from tests.replicas.small import case, hand, taken
-from tests.wave.both import NAMES, model, waves_of
+from tests.wave.both import NAMES, model, player_of
 from tests.wave.test_gradients import F64, chain, rows_of
 
 
@@ -46,7 +46,7 @@ def test_the_second_and_third_time_are_like_messages(name: str, keys: int) -> No
                 losses = torch.tensor([s.loss for s in stats], dtype=F64)
                 results.append({**taken(graph), "losses": losses})
             assert_close(*results)
-            assert waves_of(runtimes[0]).played == 2 * again * len(instances)
+            assert player_of(runtimes[0]).instances == 2 * again * len(instances)
             for number, graph in enumerate(graphs):
                 if name == "by-hand" or number == 0:  # the others share their weights
                     for value in graph.module().state_dict().values():
@@ -112,14 +112,14 @@ def test_equal_structures_are_rehearsed_once() -> None:
     start = torch.zeros(1, 4, dtype=F64)
     with Inline(graph, max_active_keys=3) as runtime:
         runtime.train([sequence([1, 2, 3], start), sequence([3, 2, 1], start + 1), sequence([5, 5, 5], start)])
-        assert waves_of(runtime).rehearsed == 1
+        assert player_of(runtime).rehearsed == 1
         runtime.train([sequence([1, 2], start), sequence([4, 4, 4], start)])
-        assert waves_of(runtime).rehearsed == 2
+        assert player_of(runtime).rehearsed == 2
         runtime.infer([sequence([3, 4], start), sequence([1, 2, 3], start)])
-        assert waves_of(runtime).rehearsed == 2
+        assert player_of(runtime).rehearsed == 2
         runtime.train([sequence([1], start)])
-        assert waves_of(runtime).rehearsed == 3
-        assert waves_of(runtime).played == 8
+        assert player_of(runtime).rehearsed == 3
+        assert player_of(runtime).instances == 8
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -127,11 +127,11 @@ def test_the_next_epoch_rehearses_nothing(name: str) -> None:
     graph, instances = model(name)
     with Inline(graph, max_active_keys=4) as runtime:
         runtime.train(instances)
-        first = waves_of(runtime).rehearsed
+        first = player_of(runtime).rehearsed
         assert first == len({instance.name() for instance in instances})
         runtime.train(instances[::-1])
         runtime.infer(instances)
-        assert waves_of(runtime).rehearsed == first
+        assert player_of(runtime).rehearsed == first
 
 
 def test_names_tell_structures_apart_and_no_payloads() -> None:
@@ -158,7 +158,7 @@ def test_scores_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     graph.chain("linear", "loss.prediction")
     instances = [Instance({"x": feed(torch.ones(1, 2), t=i), "label": feed(torch.zeros(1, 2))}) for i in range(500)]
     with Inline(graph, max_active_keys=100) as runtime:
-        waves = waves_of(runtime)
+        waves = player_of(runtime)
         runtime.train(instances[:1])
         each = waves._bytes
         monkeypatch.setattr(waves_module, "_KEPT", 200 * each)

@@ -17,7 +17,7 @@ from ampnet.instance import Feed
 from ampnet.lang import Model, Seq, compile, fold, loss
 from ampnet.nodes import Function, Group, Linear, Loss, Module, Reduce
 from ampnet.testing import assert_close
-from tests.wave.both import waves_of
+from tests.wave.both import player_of
 from tests.wave.test_gradients import F64, chain, rows_of
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -134,7 +134,7 @@ def test_errors_are_those_of_messages(fault: str, keys: int, train: bool) -> Non
             assert not any(total.any() for total in graph.gradients().values())
             if waves:
                 runtime.train([instances[0], instances[2]] if fault != "label below zero" else instances[1:])
-                assert waves_of(runtime).played >= 2
+                assert player_of(runtime).instances >= 2
     if fault == "a start that is too narrow":  # the Concat before the cell knows widths from messages that went by
         told = [(kind, "expects rows" if "width" in words else words, cause) for kind, words, cause in told]
     assert told[0] == told[1]

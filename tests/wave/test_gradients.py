@@ -48,7 +48,7 @@ def test_random_models(program: Program, drawn: list[tuple[object, ...]], keys: 
     graph = compile(written, *example())
     instances = [graph.instance(*one) for one in drawn]
     want = outcome(graph, instances, waves=False, max_active_keys=keys)
-    assert_same(outcome(graph, instances, waves=True, max_active_keys=keys, played=False), want)
+    assert_same(outcome(graph, instances, waves=True, max_active_keys=keys), want)
 
 
 def rows_of(*sizes: int, seed: int = 0) -> list[Instance]:

@@ -15,7 +15,7 @@ from ampnet.nodes import Linear, Loss
 from ampnet.structure import Shelf
 from ampnet.testing import assert_close
 from ampnet.wave.lot import Lot
-from tests.wave.both import NAMES, model, predictions, waves_of
+from tests.wave.both import NAMES, model, predictions, player_of
 from tests.wave.test_gradients import F64, chain, rows_of
 
 SGD = partial(torch.optim.SGD, lr=0.05)
@@ -50,7 +50,7 @@ def test_instances_without_a_label_among_others(name: str, keys: int) -> None:
         with Inline(graph, max_active_keys=keys, waves=waves) as runtime:
             found += runtime.run([Stream(mixed, False, "valid", keep_predictions=True)])
             if waves:
-                assert waves_of(runtime).played > 0 or keys > 1
+                assert player_of(runtime).instances > 0 or keys > 1
     close(*found)
 
 
@@ -78,7 +78,7 @@ def test_two_streams_without_a_barrier_are_tallied_apart(keys: int) -> None:
         with Inline(graph, max_active_keys=keys, waves=waves) as runtime:
             found.append(sorted(runtime.run(streams), key=lambda s: s.name))
             if waves:
-                assert waves_of(runtime).played == 10
+                assert player_of(runtime).instances == 10
     for a, b in zip(*found, strict=True):
         close(a, b)
 
@@ -199,7 +199,7 @@ def test_who_listens_to_instances_still_hears_of_them() -> None:
         with Inline(graph, max_active_keys=2, waves=waves, listeners=[Listener(heard[waves])]) as runtime:
             runtime.train(rows_of(1, 1, 1, 1, 1))
             if waves:
-                assert waves_of(runtime).played == 5
+                assert player_of(runtime).instances == 5
     for kind in (Pump, Retire):
         numbers = [[n for e in heard[w] if isinstance(e, kind) for n in e.instances] for w in (True, False)]  # type: ignore[attr-defined]
         assert len(numbers[0]) == len(numbers[1]) == 5
@@ -208,7 +208,7 @@ def test_who_listens_to_instances_still_hears_of_them() -> None:
 
 def _sizes(runtime: Inline) -> list[int]:
     """The instances of every wave from now on."""
-    waves, sizes = waves_of(runtime), []
+    waves, sizes = player_of(runtime), []
     play = waves.play
 
     def playing(lot: Lot, shelf: Shelf) -> Any:
@@ -233,7 +233,7 @@ def test_updates_decide_on_the_size_of_waves_in_training_only() -> None:
 
 def _lots(runtime: Inline) -> list[int]:
     """The instances of every rehearsal from now on."""
-    waves, lots = waves_of(runtime), []
+    waves, lots = player_of(runtime), []
     rehearse = waves._rehearse
 
     def rehearsing(lot: Lot, missing: Any, shelf: Shelf) -> Any:
@@ -260,7 +260,7 @@ def test_one_that_cannot_be_rehearsed_does_not_spoil_the_waves_before_it() -> No
     with Inline(graph, max_active_keys=3, update=Update(SGD, 1, "instances")) as runtime:
         with pytest.raises(AmpnetError):
             runtime.train([*good[:2], bad])
-        assert waves_of(runtime).played == 2
+        assert player_of(runtime).instances == 2
 
 
 def test_a_wave_may_need_more_than_is_rehearsed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,5 +271,5 @@ def test_a_wave_may_need_more_than_is_rehearsed_ahead(monkeypatch: pytest.Monkey
         lots = _lots(runtime)
         runtime.train(rows_of(1, 2, 3, 4, 5, 6, seed=1))
         assert lots == [3, 3]
-        waves = waves_of(runtime)
+        waves = player_of(runtime)
         assert waves._bytes == sum(score.nbytes for score in waves._scores.values())

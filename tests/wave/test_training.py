@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from ampnet import Graph, Inline, Instance, Update, feed
 from ampnet.nodes import Cond, Dropout, Linear, Loss, Module, Sink, Tanh
 from ampnet.testing import assert_close
-from tests.wave.both import NAMES, model, waves_of, weights_after
+from tests.wave.both import NAMES, model, player_of, weights_after
 from tests.wave.test_gradients import F64, chain, rows_of
 
 OPTIMIZERS: dict[str, Any] = {
@@ -84,7 +84,7 @@ def test_updates_of_several_instances_are_minibatches_of_plain_torch(optimizer: 
     with Inline(graph, update=Update(OPTIMIZERS[optimizer], 3, "instances"), max_active_keys=64) as runtime:
         for _ in range(2):
             runtime.train(instances)
-        assert waves_of(runtime).played == 14
+        assert player_of(runtime).instances == 14
     assert graph.parameterised()["n0"].updater.version == 6
     assert_close(dict(graph.module().state_dict()), dict(module.state_dict()), 1e-9)
 
@@ -100,7 +100,7 @@ def test_where_messages_are_counted_an_update_has_those_of_a_wave() -> None:
     graph, instances = made(Linear(4, 4, dtype=F64), sizes=[1] * 7)
     with Inline(graph, update=Update(OPTIMIZERS["sgd"], 2), max_active_keys=3) as runtime:
         runtime.train(instances)
-        assert waves_of(runtime).played == 7
+        assert player_of(runtime).instances == 7
     assert graph.parameterised()["n0"].updater.version == 3  # of 3, 3 and 1
 
 

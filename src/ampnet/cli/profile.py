@@ -29,7 +29,7 @@ from ampnet.replicas.replicate import replicate
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
-from ampnet.schedule import ENOUGH_ROWS
+from ampnet.reference.schedule import ENOUGH_ROWS
 from ampnet.update.policy import MakeOptimizer, Update
 
 BUCKETS = ("list-reduction", "by-hand", "mlp")

@@ -20,7 +20,7 @@ from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Workload
 from ampnet.replicas.replicate import ROUTES
 from ampnet.replicas.sync import KINDS
-from ampnet.schedule import SCHEDULES
+from ampnet.reference.schedule import SCHEDULES
 
 Shown = str | Callable[[Workload[Any], Any], str]
 

@@ -3,6 +3,8 @@
     worker 0   [ cell > 12 13 ][ loss > 12 ][ cell < 11 ][u]      [ cell > 14 ] ...     > forward  < backward  u update
                | a box: a batch  |                        | a box: an update, or a replica is made equal to others
 
+In a run by waves a box is an operation (``collect`` is the weight gradient of a wave), or the layout of a wave.
+
 A run has far too many boxes for one picture. `steady` picks a stretch that shows what the run is like most of the time:
 
     boxes   . . [fill] . . . . . . . . . . . . . . . . . . [drain]
@@ -18,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampnet.events.log import Backward, Event, Forward, Synced, Updated
+from ampnet.events.log import BACKWARD, Backward, Event, Forward, Played, Synced, Updated, Wave
+from ampnet.events.waves import Key, key_of
 from ampnet.state import Ints
 
 FEW = 12
@@ -26,18 +29,24 @@ FEW = 12
 SHOWN = (60, 36, 140)
 """Boxes in a stretch that is picked: at least, for each worker, at most."""
 CANDIDATES = 31
+REMEMBERED = 1_000
+"""Waves of which the instances are remembered: more are not under way at once."""
+LAYOUT = "layout"
+"""The node of a box that belongs to a wave and to no node."""
+KINDS = ("forward", "backward", "collect")
+"""Of the boxes of a wave's operations, by direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A batch at a node, an update of a node, or a synchronisation of a replica."""
+    """A batch or operation at a node, an update of a node, a synchronisation of a replica, or the layout of a wave."""
 
     worker: str
     """Who did it."""
     node: str
     """Where."""
     kind: str
-    """"forward", "backward", "update" or "sync"."""
+    """"forward", "backward", "collect", "update", "sync" or "layout"."""
     start: float
     """Seconds since the first event of the run."""
     seconds: float
@@ -56,6 +65,10 @@ class Box:
     """Changes of the node's weights so far, this one included; None for a node without parameters."""
     staleness: float | None
     """Mean staleness of a backward batch at a node with parameters."""
+    wave: int | None = None
+    """Number of the wave on this worker; None where messages were passed."""
+    round: int | None = None
+    """Of an operation of a wave."""
 
     @property
     def stop(self) -> float:
@@ -73,6 +86,26 @@ def few(instances: Ints) -> tuple[list[int], int]:
     # A set is quicker than sorting as long as it is small; and most batches are.
     different = sorted(set(instances.tolist())) if len(instances) <= 256 else np.unique(instances).tolist()
     return different[:FEW], max(0, len(different) - FEW)
+
+
+class Travellers:
+    """The instances of the waves that began last: the first few, and how many more there are."""
+
+    def __init__(self) -> None:
+        self._of: dict[Key, tuple[tuple[int, ...], int]] = {}
+
+    def begin(self, event: Wave) -> tuple[tuple[int, ...], int]:
+        """A wave begins. Returns its instances."""
+        found = tuple(sorted(event.instances)[:FEW]), max(0, len(event.instances) - FEW)
+        self._of.pop(key_of(event), None)  # of a run before
+        self._of[key_of(event)] = found
+        if len(self._of) > REMEMBERED:
+            del self._of[next(iter(self._of))]
+        return found
+
+    def of(self, event: Played) -> tuple[tuple[int, ...], int]:
+        """The instances that operations are about; none if their wave is not known any more."""
+        return self._of.get(key_of(event), ((), 0))
 
 
 def mean_lag(lags: Sequence[tuple[int, int]]) -> float | None:
@@ -114,14 +147,51 @@ def box_of(event: Event, since: float = 0.0) -> Box | None:
     )
 
 
+def boxes_of_wave(event: Played, since: float, instances: tuple[int, ...], more: int) -> list[Box]:
+    """The boxes of operations, in order. ``instances``: the first few of the wave; there are ``more``."""
+    return [
+        Box(
+            event.worker,
+            op.node,
+            KINDS[op.direction],
+            op.start - since,
+            op.seconds,
+            event.train,
+            instances,
+            more,
+            op.messages,
+            op.rows,
+            op.version,
+            float(op.lag) if op.direction == BACKWARD and op.version is not None else None,
+            event.wave,
+            op.round,
+        )
+        for op in event.operations()
+    ]
+
+
+def box_of_layout(event: Wave, since: float, instances: tuple[int, ...], more: int) -> Box:
+    """The box of the time that it took to lay a wave out."""
+    at, count = event.time - since, len(event.instances)
+    return Box(
+        event.worker, LAYOUT, LAYOUT, at, event.seconds, event.train, instances, more, count, 0, None, None, event.wave
+    )
+
+
 def boxes_of(events: Iterable[Event]) -> list[Box]:
     """The boxes of a log, in order of their starts. Times count from the first event."""
-    boxes, since = [], None
+    boxes: list[Box] = []
+    since, travellers = None, Travellers()
     for event in events:
         since = event.time if since is None else since
-        box = box_of(event, since)
-        if box is not None:
-            boxes.append(box)
+        if isinstance(event, Played):
+            boxes += boxes_of_wave(event, since, *travellers.of(event))
+        elif isinstance(event, Wave):
+            instances = travellers.begin(event)
+            boxes += [box_of_layout(event, since, *instances)] if event.seconds > 0 else []
+        else:
+            box = box_of(event, since)
+            boxes += [] if box is None else [box]
     return in_order(boxes)
 
 

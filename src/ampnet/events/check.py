@@ -1,6 +1,7 @@
 """Check: were the promises kept? Read off the event log in one pass, after a run.
 
-    P1   pairing      a training message sent out of a port comes back to it exactly once; so does a pumped one
+    P1   pairing      a training message sent out of a port comes back to it exactly once; so does a pumped one;
+                      in a wave, a forward operation that wants a backward gets exactly one
     P5   no leak      a run ends at rest: nothing held, every pumped instance retired
     P6   throttle     never more than max_active_keys in flight; no work while a place is free and data waits
     P7   staleness    what a backward reports is the number of changes of the weights since its forward
@@ -8,12 +9,14 @@
     P9   replicas     after a synchronisation all replicas are equal; no message visits two of them
     P10  inference    nothing of an inference instance is ever answered
 
-The promises are rules of their own, in `ampnet.events.rules`, `staleness_rules`, `update_rules` and `replica_rules`. A
-fault is reported where it shows first; a foreign answer to inference is kept from the other rules, so that it does not
-upset them too.
+The promises are rules of their own, in `ampnet.events.rules`, `wave_rules`, `staleness_rules`, `update_rules` and
+`replica_rules`. A fault is reported where it shows first; a foreign answer to inference is kept from the other rules,
+so that it does not upset them too.
 
 Events come in the order in which the runtime makes them, and some of it matters to the rules:
 
+    Wave, Played ...                    a wave begins before it is played; pieces of several waves are interleaved
+    Played (collect), Updated           the update that a wave leads to comes before the node is played in another one
     Backward, Updated                   the batch that fills a counter comes before the update, at the old version
     Return, Updated ..., Retire         where instances are counted, a retirement comes after the updates it leads to
     Retire, Updated ..., Retire         of two streams at once: both say how many are in flight after the second
@@ -32,6 +35,7 @@ from ampnet.events.replica_rules import EqualReplicas, OneReplica
 from ampnet.events.rules import Flight, Inference, Pairing, Rule, Violation
 from ampnet.events.staleness_rules import HonestStaleness
 from ampnet.events.update_rules import UpdateRule
+from ampnet.events.wave_rules import WavePairing
 
 __all__ = ["PromiseBroken", "Violation", "assert_kept", "check"]
 
@@ -61,6 +65,7 @@ def check(events: Iterable[Event], *, complete: bool = True) -> list[Violation]:
     inference = Inference(found)
     rules: list[Rule] = [
         Pairing(found, complete),
+        WavePairing(found, complete),
         Flight(found, complete),
         HonestStaleness(found),
         UpdateRule(found),

@@ -1,9 +1,11 @@
 """Gantt: who worked when, and for which instance: the paper's Figure 1, drawn from a real run.
 
-    worker 0   [ 12 ][ 12+1 ][   11   ][u][ 13 ]     [ 11 ][u]     90 %       a row for each worker, or for each node
-    worker 1        [ 12 ]  [ 10 ][u]    [ 12 ][ 13 ]              71 %       colour: forward, backward, update, sync
-               |---------|---------|---------|---------|                      numbers: instances in the batch
-               0         2         4         6         8 ms
+    worker 0   [cell 12][12+1][ cell 11 ][u][cell]     [ 11 ][u]     90 %     a row for each worker, or for each node
+    worker 1           [ 12 ]  [loss 10][u]    [ 12 ][ 13 ]          71 %     colour: forward, backward, update, ...
+               |---------|---------|---------|---------|                      name of the node, where there is room;
+               0         2         4         6         8 ms                   numbers: instances in the batch
+
+Colours are those of the paper's figure: orange forward, blue backward, yellow update.
 
     gantt(EventLog or events, "run.png")              also .svg and .html
     gantt(read_run("run.json"), "run.html", instances=(40, 44))
@@ -23,14 +25,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ampnet.errors import DataError
-from ampnet.events.boxes import Box, Window, box_of, in_order, of_instances, steady, whole
+from ampnet.events.boxes import Box, Window, boxes_of, in_order, of_instances, steady, whole
 from ampnet.events.log import Event
 from ampnet.events.record import RunRecord
 
 ENDINGS = (".png", ".svg", ".html")
 MANY = 5_000
 """Boxes in a picture, at most: more could not be told from one another."""
-COLOURS = {"forward": "#7fb3e0", "inference": "#cfdfee", "backward": "#f3b05f", "update": "#a8324a", "sync": "#6a51a3"}
+COLOURS = {
+    "forward": "#f4a259",
+    "inference": "#fbdcbf",
+    "backward": "#86b9ea",
+    "collect": "#4f8fd0",
+    "update": "#ffd93b",
+    "sync": "#9d86cf",
+    "layout": "#c3c9d0",
+}
+LOOKS = {"collect": "collect (weight gradient)", "layout": "layout of a wave", "sync": "sync of replicas"}
+"""What the legend says, where it says more than the name."""
 INK, FAINT = "#1b1f23", "#59636e"
 PALE = 0.22
 """Opacity of boxes of other instances, where some were asked for."""
@@ -62,6 +74,8 @@ class Chart:
     """The instances asked for; boxes of others are pale."""
     looks: tuple[str, ...]
     """The colours that occur, for the legend."""
+    named: bool = True
+    """Whether boxes carry the names of their nodes: not where each node has a row."""
 
     @property
     def unit(self) -> tuple[str, float]:
@@ -115,16 +129,9 @@ def boxes_from(run: RunRecord | Iterable[Event] | Iterable[Box]) -> list[Box]:
     """The boxes of whatever holds some, in order of their starts."""
     if isinstance(run, RunRecord):
         return run.boxes
-    boxes: list[Box] = []
-    since: float | None = None
-    for item in run:
-        if isinstance(item, Box):
-            boxes.append(item)
-        else:
-            since = item.time if since is None else since
-            box = box_of(item, since)
-            boxes += [] if box is None else [box]
-    return in_order(boxes)
+    items = list(run)
+    boxes = [item for item in items if isinstance(item, Box)]
+    return in_order([*boxes, *boxes_of(item for item in items if isinstance(item, Event))])
 
 
 def chart(
@@ -169,7 +176,7 @@ def chart(
     about = f"{title}: " if title else ""
     head = f"{about}{what}, {_span(window)}; busy: {', '.join(shares)}"
     looks = tuple(look for look in COLOURS if any(look_of(b) == look for b in shown))
-    return Chart(head, window, lines, instances, looks)
+    return Chart(head, window, lines, instances, looks, rows == "workers")
 
 
 def _window(
@@ -234,17 +241,52 @@ def natural(name: str) -> tuple[Any, ...]:
 
 def look_of(box: Box) -> str:
     """Which of `COLOURS` a box has."""
-    return "inference" if not box.train else box.kind
+    return "inference" if not box.train and box.kind != "layout" else box.kind
 
 
 def labels(box: Box) -> list[str]:
-    """What may stand in a box, from the longest to the shortest."""
+    """What may stand in a box besides its name: its instances, from the longest text to the shortest."""
     numbers = [str(i) for i in box.instances]
     count = len(numbers) + box.more
     if count <= 1:
         return numbers
     every = [" ".join(numbers)] if not box.more else []
     return [*every, f"{numbers[0]}+{count - 1}"]
+
+
+def named_labels(box: Box) -> list[str]:
+    """The name of the node with its instances, and without."""
+    return [*(f"{box.node} {text}" for text in labels(box)[-1:]), box.node]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much text a box takes: width and height in some unit, and the width and height of a letter in it."""
+
+    width: float
+    height: float
+    letter: float
+    line: float
+
+    def fit(self, box: Box, *, named: bool) -> tuple[str, bool]:
+        """What is written into a box, maybe nothing, and whether it is written upwards.
+
+        The name of the node first: across, upwards, and if there is no room for it the instances.
+        """
+        if self.height >= self.line:
+            names = named_labels(box) if named else []
+            across = next((text for text in names if self._takes(text, self.width)), None)
+            if across is not None:
+                return across, False
+            if self.width >= self.line:
+                upwards = next((text for text in names if self._takes(text, self.height)), None)
+                if upwards is not None:
+                    return upwards, True
+            return next((text for text in labels(box) if self._takes(text, self.width)), ""), False
+        return "", False
+
+    def _takes(self, text: str, width: float) -> bool:
+        return (len(text) + 0.3) * self.letter <= width
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

@@ -12,11 +12,11 @@ from html import escape
 from math import floor, log10
 
 from ampnet.events.boxes import Box, Window, around
-from ampnet.events.gantt import COLOURS, FAINT, INK, PALE, Chart, labels, look_of
+from ampnet.events.gantt import COLOURS, FAINT, INK, LOOKS, PALE, Chart, Room, labels, look_of, named_labels
 
 WIDTH, RIGHT, FOOT = 1160, 52, 40
-LETTER = 5.7
-"""Width of a digit in a box, more or less."""
+LETTER, LINE = 5.7, 11.0
+"""Width of a letter in a box, more or less, and height of a line."""
 CONTEXT = 1_500
 """Boxes that a page holds, those around the window included."""
 TICKS = 8
@@ -35,7 +35,7 @@ def figure(chart: Chart, boxes: Sequence[Box] = (), rows: str = "workers") -> st
     order = [row.name for row in chart.rows]
     order += sorted(names.difference(order))
     swatches = "".join(
-        f'<span class="swatch"><i style="background: {colour}"></i>{look}</span>'
+        f'<span class="swatch"><i style="background: {colour}"></i>{LOOKS.get(look, look)}</span>'
         for look, colour in COLOURS.items()
         if any(look_of(b) == look for b in near)
     )
@@ -59,7 +59,7 @@ def svg(chart: Chart, boxes: Sequence[Box], order: Sequence[str], rows: str = "w
     out = [
         f'<svg class="gantt" role="img" aria-label="{escape(chart.title)}" viewBox="0 0 {WIDTH} {height + FOOT}" '
         f'data-from="{window.start:.9f}" data-to="{window.stop:.9f}" data-plot="{plot:.1f}" data-times="{times:g}" '
-        f'data-unit="{unit}" data-letter="{LETTER}">'
+        f'data-unit="{unit}" data-letter="{LETTER}" data-line="{LINE}" data-high="{row - 6}">'
     ]
     for i, name in enumerate(order):
         if i % 2 == 0:
@@ -90,15 +90,23 @@ def _box(chart: Chart, box: Box, top: float, row: float, plot: float) -> str:
     x = (box.start - window.start) / window.seconds * plot
     width = box.seconds / window.seconds * plot
     seen = max(x, 0.0), min(x + width, plot)
-    text = next((t for t in labels(box) if len(t) * LETTER + 2 <= seen[1] - seen[0]), "")
+    text, upwards = Room(seen[1] - seen[0], row - 6, LETTER, LINE).fit(box, named=chart.named)
     pale = f' opacity="{PALE}"' if chart.pale(box) else ""
+    names = _lines(named_labels(box)) if chart.named else ""
+    middle, down = sum(seen) / 2, top + row / 2
+    turned = f' transform="rotate(-90 {middle:.2f} {down:g})"' if upwards else ""
     return (
-        f'<g class="box" data-s="{box.start:.9f}" data-d="{box.seconds:.9f}" data-l="{"|".join(labels(box))}"{pale}>'
-        f"<title>{escape(describe(box))}</title>"
+        f'<g class="box" data-s="{box.start:.9f}" data-d="{box.seconds:.9f}" data-n="{names}" '
+        f'data-l="{_lines(labels(box))}"{pale}><title>{escape(describe(box))}</title>'
         f'<rect x="{x:.2f}" y="{top + 3:g}" width="{_gap(width):.2f}" height="{row - 6:g}" '
         f'fill="{COLOURS[look_of(box)]}"/>'
-        f'<text x="{sum(seen) / 2:.2f}" y="{top + row / 2 + 3.5:g}">{text}</text></g>'
+        f'<text x="{middle:.2f}" y="{down + 3.5:g}" data-y="{down:g}"{turned}>{escape(text)}</text></g>'
     )
+
+
+def _lines(texts: Sequence[str]) -> str:
+    """Texts as an attribute, one a line. A name of several lines is one line."""
+    return "&#10;".join(escape(" ".join(text.split())) for text in texts)
 
 
 def _gap(width: float) -> float:
@@ -108,7 +116,8 @@ def _gap(width: float) -> float:
 
 def describe(box: Box) -> str:
     """All that is known of a box, in lines."""
-    lines = [f"{box.kind} {box.node}, {box.worker}{'' if box.train else ' (inference)'}"]
+    what = box.kind if box.kind == "layout" else f"{box.kind} {box.node}"
+    lines = [f"{what}, {box.worker}{'' if box.train else ' (inference)'}"]
     lines.append(f"{box.seconds * 1e6:,.0f} µs from {box.start:.6f} s")
     if box.kind == "update":
         lines.append(f"update {box.version} of the node, {box.messages:,} gradient{'' if box.messages == 1 else 's'}")
@@ -119,7 +128,12 @@ def describe(box: Box) -> str:
             f"own; version {box.version}"
         )
         return "\n".join(lines)
-    lines.append(f"{box.messages:,} message{'' if box.messages == 1 else 's'}, {box.rows:,} rows")
+    if box.kind == "layout":
+        lines.append(f"wave {box.wave} of the worker is rehearsed and laid out")
+    elif box.wave is not None:
+        lines.append(f"wave {box.wave} of the worker, round {box.round}")
+    if box.kind != "layout":
+        lines.append(f"{box.messages:,} message{'' if box.messages == 1 else 's'}, {box.rows:,} rows")
     if box.instances:
         more = f" and {box.more} more" if box.more else ""
         lines.append(f"instances {', '.join(map(str, box.instances))}{more}")
@@ -175,8 +189,21 @@ for (const figure of document.querySelectorAll("figure.gantt")) {
   const times = +chart.dataset.times, letter = +chart.dataset.letter;
   const boxes = Array.from(plot.querySelectorAll(".box"), g => ({
     rect: g.querySelector("rect"), text: g.querySelector("text"),
-    start: +g.dataset.s, seconds: +g.dataset.d, labels: g.dataset.l ? g.dataset.l.split("|") : [],
+    start: +g.dataset.s, seconds: +g.dataset.d, y: +g.querySelector("text").dataset.y,
+    names: g.dataset.n ? g.dataset.n.split("\\n") : [], labels: g.dataset.l ? g.dataset.l.split("\\n") : [],
   }));
+  const line = +chart.dataset.line, high = +chart.dataset.high;
+  const takes = (text, wide) => (text.length + 0.3) * letter <= wide;
+
+  function fit(box, wide) {
+    if (high < line) return ["", false];
+    const across = box.names.find(t => takes(t, wide));
+    if (across !== undefined) return [across, false];
+    const upwards = wide >= line ? box.names.find(t => takes(t, high)) : undefined;
+    if (upwards !== undefined) return [upwards, true];
+    return [box.labels.find(t => takes(t, wide)) || "", false];
+  }
+
   const earliest = Math.min(first, ...boxes.map(b => b.start));
   const latest = Math.max(last, ...boxes.map(b => b.start + b.seconds));
   let from = first, to = last;
@@ -190,8 +217,11 @@ for (const figure of document.querySelectorAll("figure.gantt")) {
       box.rect.setAttribute("x", x.toFixed(2));
       box.rect.setAttribute("width", (wide > 3 ? wide - 0.5 : Math.max(wide, 0.5)).toFixed(2));
       const left = Math.max(x, 0), right = Math.min(x + wide, width);
-      box.text.setAttribute("x", ((left + right) / 2).toFixed(2));
-      box.text.textContent = box.labels.find(t => t.length * letter + 2 <= right - left) || "";
+      const middle = ((left + right) / 2).toFixed(2), [text, upwards] = fit(box, right - left);
+      box.text.setAttribute("x", middle);
+      if (upwards) box.text.setAttribute("transform", `rotate(-90 ${middle} ${box.y})`);
+      else box.text.removeAttribute("transform");
+      box.text.textContent = text;
     }
     const length = span * times, least = length / 8, power = 10 ** Math.floor(Math.log10(least));
     const step = [1, 2, 5, 10].map(k => k * power).find(s => s >= least * (1 - 1e-9));

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampnet.events.gantt import COLOURS, FAINT, INK, PALE, Chart, labels, look_of
+from ampnet.events.gantt import COLOURS, FAINT, INK, LOOKS, PALE, Chart, Room, look_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 FONT = ["DejaVu Sans", "sans-serif"]
 WIDTH, LEAST, DPI = 14.0, 0.3, 150
 """Of a picture: inches, the height of a row, dots an inch."""
+SIZE, LETTER, LINE = 7.0, 0.06, 0.11
+"""Of the text in boxes: points; inches that a letter and a line take."""
 
 
 def save(drawn: Chart, path: Path, form: str) -> None:
@@ -55,9 +57,10 @@ def paint(drawn: Chart) -> Figure:
                 linewidth=0.5 if wide > 0.03 else 0.0, alpha=PALE if drawn.pale(box) else 1.0, zorder=2,
             )  # fmt: skip
             axes.add_patch(rectangle)
-            text = next((t for t in labels(box) if len(t) * 0.06 + 0.015 <= wide), "")
+            text, upwards = Room(wide, 0.8 * row, LETTER, LINE).fit(box, named=drawn.named)
             if text and not drawn.pale(box):
-                axes.text(x + width / 2, place + 0.5, text, ha="center", va="center", fontsize=7, color=INK, zorder=3)
+                axes.text(x + width / 2, place + 0.5, _short(text), ha="center", va="center", fontsize=SIZE, color=INK,
+                          zorder=3, rotation=90 if upwards else 0)  # fmt: skip
     axes.set_yticks([i + 0.5 for i in range(count)], [_short(r.name) for r in drawn.rows], fontsize=9.5)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8.5, colors=FAINT)
@@ -66,9 +69,9 @@ def paint(drawn: Chart) -> Figure:
         axes.spines[side].set_visible(False)
     figure.text(left / WIDTH, 1 - 0.2 / height, _short(drawn.title, 150), fontsize=11, weight="bold", va="center")
     figure.legend(
-        handles=[Patch(facecolor=COLOURS[look], label=look) for look in drawn.looks], ncols=len(drawn.looks),
-        loc="center left", bbox_to_anchor=(left / WIDTH - 0.005, 1 - 0.52 / height), frameon=False, fontsize=9,
-        handlelength=1.2, handleheight=0.9, columnspacing=1.6, borderpad=0.0,
+        handles=[Patch(facecolor=COLOURS[look], label=LOOKS.get(look, look)) for look in drawn.looks],
+        ncols=len(drawn.looks), loc="center left", bbox_to_anchor=(left / WIDTH - 0.005, 1 - 0.52 / height),
+        frameon=False, fontsize=9, handlelength=1.2, handleheight=0.9, columnspacing=1.6, borderpad=0.0,
     )  # fmt: skip
     return figure
 

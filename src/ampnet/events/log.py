@@ -6,17 +6,19 @@ messages it is about; they are immutable, so nothing is copied.
     pump -> forward ... forward -> backward ... backward -> return -> retire        one instance
     update, synced, epoch, rest                                    a node; a replica of one; a stream; the end of a run
     worked                                                         what a node did in a while, in sum
+    wave -> played ... played                    instances computed together; in place of forward and backward
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ampnet.errors import DataError, StateError
+from ampnet.events.columns import fields_of, line_of
 from ampnet.state import States
 
 PortStates = tuple[tuple[int, States], ...]
@@ -88,6 +90,95 @@ class Backward(Event):
     """How many messages brought a gradient (the others were empty answers)."""
     lags: tuple[tuple[int, int], ...]
     """(staleness, messages) of this batch, for a node with parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wave(Event):
+    """A wave begins on a worker: instances that travel together. ``time`` is the start."""
+
+    seconds: float
+    """Time it took to rehearse and lay out."""
+    worker: str
+    wave: int
+    """Number of the wave on that worker, from 1."""
+    train: bool
+    instances: tuple[int, ...]
+    operations: int
+    """Operations of its layout, one direction."""
+
+
+FORWARD, BACKWARD, COLLECT = 0, 1, 2
+"""Directions of an operation. To collect is to compute the weight gradient of all rows of a wave at a port of a node,
+after the last backward there."""
+
+
+class Operation(NamedTuple):
+    """One operation of a wave, as `Played` announces it."""
+
+    node: str
+    port: int
+    round: int
+    direction: int
+    start: float
+    seconds: float
+    rows: int
+    messages: int
+    version: int | None
+    lag: int
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Played(Event):
+    """Operations of one wave that were played one after the other, with nothing else in between.
+
+    ``time`` is the start of the first. The fields from ``nodes`` on are columns, one entry an operation.
+    """
+
+    worker: str
+    wave: int
+    train: bool
+    nodes: tuple[str, ...]
+    ports: tuple[int, ...]
+    """Which site of the node."""
+    rounds: tuple[int, ...]
+    directions: tuple[int, ...]
+    """0 forward, 1 backward, 2 collect."""
+    starts: tuple[float, ...]
+    seconds: tuple[float, ...]
+    rows: tuple[int, ...]
+    messages: tuple[int, ...]
+    """Messages at a node with parameters that bring a gradient. Forward and backward: of this operation. Collect: of
+    all operations of the port in this wave. At other nodes: the rows."""
+    versions: tuple[int | None, ...]
+    """Updates of the node when the operation was played; None for a node without parameters."""
+    lags: tuple[int, ...]
+    """Backward at a node with parameters: updates between the operation's forward and now; else 0."""
+    wanted: tuple[bool, ...]
+    """Forward in training: whether a backward of the same (wave, node, port, round) follows. Rows that depend on no
+    parameter get none. Else False."""
+
+    @classmethod
+    def of(cls, worker: str, wave: int, train: bool, operations: Sequence[Operation]) -> Played:
+        """The event of these operations, at least one."""
+        return cls(operations[0].start, worker, wave, train, *zip(*operations, strict=True))
+
+    def operations(self) -> Iterator[Operation]:
+        """The operations, one by one."""
+        return map(
+            Operation,
+            self.nodes,
+            self.ports,
+            self.rounds,
+            self.directions,
+            self.starts,
+            self.seconds,
+            self.rows,
+            self.messages,
+            self.versions,
+            self.lags,
+            self.wanted,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +288,16 @@ class Rest(Event):
 Listener = Callable[[Event], None]
 
 
+def ended(event: Event) -> float:
+    """When what an event is about was over: events of several processes are put in this order."""
+    if isinstance(event, Played):
+        return event.starts[-1] + event.seconds[-1] if event.starts else event.time
+    return event.time + float(getattr(event, "seconds", 0.0))
+
+
 _KINDS = {
     kind.__name__: kind
-    for kind in (Begin, Pump, Forward, Backward, Updated, Synced, Worked, Return, Retire, Epoch, Rest)
+    for kind in (Begin, Pump, Forward, Backward, Wave, Played, Updated, Synced, Worked, Return, Retire, Epoch, Rest)
 }
 
 
@@ -242,22 +340,44 @@ class EventLog:
         return len(self.events)
 
 
+TOGETHER = 64
+"""Lines that wait to be written."""
+
+
 class LogWriter:
-    """A listener that writes events to a file, a JSON object a line, under a temporary name until `close`."""
+    """A listener that writes events to a file, a JSON object a line, under a temporary name until `close`.
+
+    ``size`` is the number of bytes so far.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._part = self.path.with_name(self.path.name + ".part")
-        self._file = self._part.open("w", encoding="utf-8")
+        self._file = self._part.open("w", encoding="ascii")
+        self._waiting: list[str] = []
+        self.size = 0
 
     def __call__(self, event: Event) -> None:
-        self._file.write(json.dumps(to_json(event)) + "\n")
+        line = line_of(event) if isinstance(event, Played) else json.dumps(to_json(event))
+        self._waiting.append(line)
+        self.size += len(line) + 1
+        if len(self._waiting) >= TOGETHER:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._file.write("\n".join(self._waiting) + "\n")
+            self._waiting.clear()
 
     def close(self, *, keep: bool = True) -> None:
         """Finish the file; with ``keep=False`` remove it."""
         if self._file.closed:
             return
-        self._file.close()
+        try:
+            if keep:
+                self._write()
+        finally:
+            self._file.close()
         if keep:
             self._part.replace(self.path)
         else:
@@ -284,6 +404,8 @@ def from_json(data: dict[str, Any]) -> Event:
     """The event that `to_json` wrote."""
     data = dict(data)
     kind = _KINDS[data.pop("event")]
+    if kind is Played:
+        return Played(**fields_of(data))
     values = {}
     for name, value in data.items():
         if isinstance(value, dict) and set(value) == {"fields", "columns"}:
@@ -317,5 +439,6 @@ def without_time(events: Iterable[Event]) -> list[dict[str, Any]]:
         data = to_json(event)
         data.pop("time", None)
         data.pop("seconds", None)
+        data.pop("starts", None)
         out.append(data)
     return out

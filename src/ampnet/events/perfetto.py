@@ -6,15 +6,19 @@ The file is JSON in the trace event format, one event a line:
     M   names of process and rows, settings, totals
     X   a box: a batch or update  Forward, Backward, Updated; args: node, instances (the first few), messages, rows, ...
         or a synchronisation      Synced; args: group, round, drift, ...
+        an operation of a wave    Played; args: node, wave, round, instances of the wave (the first few), rows, ...
+        the layout of a wave      Wave; args: wave, instances, operations
     C   counters                  instances in flight: Pump, Retire; loss: progress (`turn`) and Epoch
     i   instants, in a row of the controller's own: pump, retire, epoch, begin, rest, turn
 
 Times are microseconds since the first event, whole nanoseconds, so boxes of a worker that follow one another never
 overlap by rounding: Perfetto shows only boxes that nest.
 
-What it costs: a line of about 180 bytes and some 10 microseconds for each event. After ``most`` boxes no more are
-written, nor the pumps and retirements beside them; what is added up (totals, epochs, loss) goes on to the end of the
-run. The memory it takes does not grow with the run. The file has another name until `close`.
+What it costs: a line of about 180 bytes for each box. Where messages are passed, some 10 microseconds for each event.
+In a run by waves, half a microsecond for each operation, to add it up: the operations are kept as they come (some 200
+bytes each) and written by `close`, about a million lines in 2 seconds. After ``most`` boxes no more are written, nor
+the pumps and retirements beside them; what is added up (totals, epochs, loss) goes on to the end of the run. So the
+memory it takes is bounded, too. The file has another name until `close`.
 """
 
 from __future__ import annotations
@@ -29,8 +33,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ampnet.events.boxes import few, mean_lag
-from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Synced, Updated
+from ampnet.events.boxes import KINDS as DIRECTIONS
+from ampnet.events.boxes import LAYOUT, Travellers, few, mean_lag
+from ampnet.events.log import (
+    BACKWARD,
+    Backward,
+    Begin,
+    Epoch,
+    Event,
+    Forward,
+    Played,
+    Pump,
+    Rest,
+    Retire,
+    Synced,
+    Updated,
+    Wave,
+)
 from ampnet.events.record import KINDS, MOST, Sums, point_of
 
 if TYPE_CHECKING:
@@ -58,7 +77,7 @@ class PerfettoWriter:
         self.path = Path(path)
         self._part = self.path.with_name(self.path.name + ".part")
         self._file = self._part.open("w", encoding="utf-8")
-        self._most = self._left = most
+        self._most = self._left = self._unwritten = most
         self._clock = clock
         self._since = 0.0
         self._sums = Sums()
@@ -66,6 +85,9 @@ class PerfettoWriter:
         self._turns: list[tuple[float, Progress]] = []
         self._rows: dict[str, int] = {}
         self._openings: dict[tuple[str, str, str, bool], str] = {}
+        self._travellers = Travellers()
+        self._operations: list[tuple[Played, tuple[int, ...], int]] = []
+        """To be written by `close`, with the instances of their waves."""
         self._file.write(HEAD + "\n" + _dumps(_meta("process_name", CONTROLLER, {"name": "ampnet"})))
         self._write(_meta("thread_name", CONTROLLER, {"name": "controller"}))
         self._write(_meta("thread_sort_index", CONTROLLER, {"sort_index": CONTROLLER}))
@@ -91,6 +113,13 @@ class PerfettoWriter:
             case Backward():
                 lag = mean_lag(event.lags)
                 self._batch("backward", event, True, "" if lag is None else f',"staleness":{lag:.4g}')
+            case Played():
+                self._keep(event)
+            case Wave():
+                listed, more = self._travellers.begin(event)
+                if event.seconds > 0:
+                    about = {"wave": event.wave, "instances": listed, "more": more, "messages": len(event.instances)}
+                    self._box(LAYOUT, event, event.train, _dumps(about | {"operations": event.operations})[1:-1])
             case Updated():
                 about = {"version": event.version, "count": event.count, "unit": event.unit, "reason": event.reason}
                 self._box("update", event, True, _dumps(about)[1:-1])
@@ -135,6 +164,8 @@ class PerfettoWriter:
         try:
             if keep:
                 self._write_waiting()
+                for event, instances, more in self._operations:
+                    self._write_operations(event, instances, more)
                 self._write(_meta(TOTALS, CONTROLLER, self._sums.totals().to_json()))
                 self._file.write("\n]}\n")
         finally:
@@ -154,18 +185,50 @@ class PerfettoWriter:
                 args += f',"version":{event.version}'
             self._box(kind, event, train, args)
 
-    def _box(self, kind: str, event: Forward | Backward | Updated | Synced, train: bool, args: str) -> None:
+    def _keep(self, event: Played) -> None:
+        if self._left > 0:
+            self._operations.append((event, *self._travellers.of(event)))
+            self._spend(len(event.nodes), event.time)
+
+    def _write_operations(self, event: Played, instances: tuple[int, ...], more: int) -> None:
+        about = f'"wave":{event.wave},"instances":{list(instances)}' + (f',"more":{more}' if more else "")
+        lines = []
+        for op in event.operations():
+            if self._unwritten <= 0:
+                break
+            self._unwritten -= 1
+            opening = self._opening(DIRECTIONS[op.direction], op.node, event.worker, event.train)
+            args = f'{about},"round":{op.round},"port":{op.port},"messages":{op.messages},"rows":{op.rows}'
+            if op.version is not None:
+                args += f',"version":{op.version}'
+                if op.direction == BACKWARD:
+                    args += f',"staleness":{op.lag}'
+            lines.append(self._line(opening, args, op.start, op.seconds))
+        self._file.write("".join(lines))
+
+    def _opening(self, kind: str, node: str, worker: str, train: bool) -> str:
+        opening = self._openings.get((kind, node, worker, train))
+        return self._open(kind, node, worker, train) if opening is None else opening
+
+    def _line(self, opening: str, args: str, time: float, seconds: float) -> str:
+        start = round((time - self._since) * 1e9)
+        length = max(0, round((time + seconds - self._since) * 1e9) - start)
+        return f'{opening}{args}}},"ts":{_micro(start)},"dur":{_micro(length)}}}'
+
+    def _spend(self, boxes: int, now: float) -> None:
+        """Some of the boxes that may be written are."""
+        self._left -= boxes
+        if self._left <= 0:
+            self._instant(f"no boxes from here on: {self._most:,} are written", now, {})
+
+    def _box(self, kind: str, event: Forward | Backward | Wave | Updated | Synced, train: bool, args: str) -> None:
         if self._left <= 0:
             return
-        opening = self._openings.get((kind, event.node, event.worker, train))
-        if opening is None:
-            opening = self._open(kind, event.node, event.worker, train)
-        start = round((event.time - self._since) * 1e9)
-        length = max(0, round((event.time + event.seconds - self._since) * 1e9) - start)
-        self._file.write(f'{opening}{args}}},"ts":{_micro(start)},"dur":{_micro(length)}}}')
-        self._left -= 1
-        if self._left == 0:
-            self._instant(f"no boxes from here on: {self._most:,} are written", event.time, {})
+        self._unwritten -= 1
+        node = LAYOUT if isinstance(event, Wave) else event.node
+        opening = self._opening(kind, node, event.worker, train)
+        self._file.write(self._line(opening, args, event.time, event.seconds))
+        self._spend(1, event.time)
 
     def _open(self, kind: str, node: str, worker: str, train: bool) -> str:
         """What the boxes of a node have in common, up to their arguments."""
@@ -174,7 +237,7 @@ class PerfettoWriter:
             row = self._rows[worker] = CONTROLLER + 1 + len(self._rows)
             self._write(_meta("thread_name", row, {"name": worker}))
             self._write(_meta("thread_sort_index", row, {"sort_index": row}))
-        name, where = _dumps(f"{kind} {node}"), _dumps(node)
+        name, where = _dumps(kind if kind == LAYOUT else f"{kind} {node}"), _dumps(node)
         category = kind if train else f"{kind},inference"
         common = f'"ph":"X","pid":1,"tid":{row},"name":{name},"cat":"{category}"'
         opening = f',\n{{{common},"args":{{"node":{where},'

@@ -12,10 +12,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from ampnet.events.boxes import Box, box_of, in_order
-from ampnet.events.log import Backward, Begin, Epoch, Event, Forward, Pump, Rest, Retire, Synced, Updated, Worked
+from ampnet.events.boxes import Box, Travellers, box_of, box_of_layout, boxes_of_wave, in_order
+from ampnet.events.log import (
+    Backward,
+    Begin,
+    Epoch,
+    Event,
+    Forward,
+    Played,
+    Pump,
+    Rest,
+    Retire,
+    Synced,
+    Updated,
+    Wave,
+    Worked,
+)
 from ampnet.events.replicas import ReplicaMeter
 from ampnet.events.staleness import StalenessMeter
 from ampnet.events.totals import NodeTotal, Totals
@@ -26,7 +41,7 @@ if TYPE_CHECKING:
 
 MOST = 500_000
 """Boxes that are kept of a run."""
-KINDS = (Begin, Pump, Forward, Backward, Updated, Synced, Worked, Retire, Epoch, Rest)
+KINDS = (Begin, Pump, Forward, Backward, Wave, Played, Updated, Synced, Worked, Retire, Epoch, Rest)
 """The events that a record is made of."""
 
 
@@ -109,6 +124,8 @@ class Sums:
     _open: dict[str, _OpenStream] = field(default_factory=dict)
     _in_flight: int = 0
     _boxes: int = 0
+    _waves: int = 0
+    _wave_instances: int = 0
 
     def __call__(self, event: Event) -> StreamRecord | None:
         """Take an event in. Returns the stream that it ends, if it ends one."""
@@ -119,6 +136,14 @@ class Sums:
                 self._worked("forward", event)
             case Backward():
                 self._worked("backward", event)
+            case Played():
+                self._played(event)
+            case Wave():
+                self._waves += 1
+                self._wave_instances += len(event.instances)
+                self._use(event)
+                self._spend(event.worker, "layout", event.seconds)
+                self._boxes += event.seconds > 0
             case Updated():
                 self._worked("update", event)
             case Worked():
@@ -150,10 +175,21 @@ class Sums:
         self._use(event)
         self._boxes += 1
         self._hosts[event.node] = event.worker
-        if event.worker not in self._spent:
-            self._spent[event.worker] = dict.fromkeys(("forward", "backward", "update"), 0.0)
-        spent = self._spent[event.worker]
-        spent[kind] = spent.get(kind, 0.0) + event.seconds
+        self._spend(event.worker, kind, event.seconds)
+
+    def _played(self, event: Played) -> None:
+        self._use(event)
+        self._boxes += len(event.nodes)
+        self._hosts.update(dict.fromkeys(event.nodes, event.worker))
+        backward = sum(compress(event.seconds, event.directions))
+        self._spend(event.worker, "forward", sum(event.seconds) - backward)
+        self._spend(event.worker, "backward", backward)
+
+    def _spend(self, worker: str, kind: str, seconds: float) -> None:
+        if worker not in self._spent:
+            self._spent[worker] = dict.fromkeys(("forward", "backward", "update"), 0.0)
+        spent = self._spent[worker]
+        spent[kind] = spent.get(kind, 0.0) + seconds
 
     def _ended(self, event: Epoch, now: float) -> StreamRecord:
         stream = self._open.pop(event.stream, _OpenStream(now))
@@ -182,35 +218,53 @@ class Sums:
             self._in_flight,
             self._boxes,
             self._replicas.groups(),
+            self._waves,
+            self._wave_instances,
         )
 
 
 class Recorder:
     """A listener that makes a `RunRecord`; ``turn`` takes progress (``on_turn`` of a runtime or of `fit`).
 
-    ``clock`` is the run's, for the times of turns.
+    ``clock`` is the run's, for the times of turns. The boxes of waves are made when the record is asked for: until then
+    their events are kept.
     """
 
     kinds = KINDS
     """The events it wants."""
 
     def __init__(self, most: int = MOST, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._left, self._clock = most, clock
+        self._most = self._left = most
+        self._clock = clock
         self._sums = Sums()
-        self._boxes: list[Box] = []
+        self._boxes: list[Box | tuple[Played, tuple[int, ...], int]] = []
+        self._travellers = Travellers()
         self._streams: list[StreamRecord] = []
         self._turns: list[tuple[float, Progress]] = []
 
     def __call__(self, event: Event) -> None:
         ended = self._sums(event)
-        assert self._sums.since is not None
         if ended is not None:
             self._streams.append(ended)
         elif self._left > 0:
-            box = box_of(event, self._sums.since)
-            if box is not None:
-                self._boxes.append(box)
-                self._left -= 1
+            self._keep(event)
+
+    def _keep(self, event: Event) -> None:
+        assert self._sums.since is not None
+        match event:
+            case Played():
+                self._boxes.append((event, *self._travellers.of(event)))
+                self._left -= len(event.nodes)
+            case Wave():
+                instances = self._travellers.begin(event)
+                if event.seconds > 0:
+                    self._boxes.append(box_of_layout(event, self._sums.since, *instances))
+                    self._left -= 1
+            case _:
+                box = box_of(event, self._sums.since)
+                if box is not None:
+                    self._boxes.append(box)
+                    self._left -= 1
 
     def turn(self, progress: Progress) -> None:
         """Note where the run is."""
@@ -220,7 +274,13 @@ class Recorder:
         """What there is so far."""
         sums = self._sums
         points = [] if sums.since is None else [point_of(progress, now - sums.since) for now, progress in self._turns]
-        return RunRecord(sums.settings, in_order(self._boxes), list(self._streams), points, sums.totals())
+        boxes: list[Box] = []
+        for kept in self._boxes:
+            if isinstance(kept, Box):
+                boxes.append(kept)
+            else:
+                boxes += boxes_of_wave(kept[0], sums.since or 0.0, *kept[1:])
+        return RunRecord(sums.settings, in_order(boxes[: self._most]), list(self._streams), points, sums.totals())
 
 
 def point_of(progress: Progress, now: float) -> Point:

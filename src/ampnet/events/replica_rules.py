@@ -6,17 +6,19 @@
 
 A member that was left out, or took part twice, is seen by the numbers of its rounds: they count without a gap over all
 runs of a runtime, or anew after a Begin. Where instances go to one replica as a whole, the place of each message is
-known from its instance; else a message is remembered from its forward until its answer.
+known from its instance; else a message is remembered from its forward until its answer. A wave that is played at such
+a replica holds instances of that replica only; where messages are routed otherwise, a log of waves cannot show it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ampnet.events.log import Backward, Begin, Event, Forward, PortStates, Rest, Synced
+from ampnet.events.log import Backward, Begin, Event, Forward, Played, PortStates, Rest, Retire, Synced, Wave
 from ampnet.events.replicas import ReplicaGroup, groups_of
 from ampnet.events.rules import Rule, Violation, words_of
 from ampnet.events.staleness import Row, rows_of
+from ampnet.events.waves import WavesUnderWay, key_of, words_of_wave
 
 
 class EqualReplicas(Rule):
@@ -113,6 +115,9 @@ class OneReplica(Rule):
         """Node -> its group, and which member it is."""
         self._held: dict[tuple[str, tuple[str, ...]], dict[Row, tuple[str, int]]] = {}
         """(group, fields) -> state -> who has it, and how many messages of that state."""
+        self._waves = WavesUnderWay()
+        self._seen: dict[tuple[str, int], set[str]] = {}
+        """Wave -> replicas at which it was played."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -120,6 +125,15 @@ class OneReplica(Rule):
                 groups = groups_of(event.settings)
                 self._places = {m: (group, i) for group in groups for i, m in enumerate(group.members)}
                 self._held.clear()
+                self._waves.clear()
+                self._seen.clear()
+            case Wave() if self._places:
+                self._waves.begin(event)
+            case Played() if self._places:
+                self._played(event)
+            case Retire() if self._places:
+                for key in self._waves.retire(event.instances):
+                    self._seen.pop(key, None)
             case Forward() if event.node in self._places:
                 group, number = self._places[event.node]
                 if group.by_instance:
@@ -133,6 +147,24 @@ class OneReplica(Rule):
                 self._held.clear()
             case _:
                 pass
+
+    def _played(self, event: Played) -> None:
+        key = key_of(event)
+        wave = self._waves.waves.get(key)
+        if wave is None:
+            return
+        seen = self._seen.setdefault(key, set())
+        for node in set(event.nodes).intersection(self._places).difference(seen):
+            group, number = self._places[node]
+            strange = [i for i in wave.instances if i % len(group.members) != number]
+            if group.by_instance and strange:
+                there = group.members[strange[0] % len(group.members)]
+                self.report(
+                    "P9",
+                    f"node '{node}' is played in {words_of_wave(key)}, which holds instance {strange[0]}; in group "
+                    f"'{group.node}' it belongs to '{there}'",
+                )
+            seen.add(node)
 
     def _check_instances(self, event: Forward, group: ReplicaGroup, number: int) -> None:
         belongs = event.received.column("instance") % len(group.members)

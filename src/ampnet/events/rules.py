@@ -13,8 +13,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Pump, Rest, Retire, Return, Synced, Updated
+from ampnet.events.log import (
+    FORWARD,
+    Backward,
+    Begin,
+    Event,
+    Forward,
+    Played,
+    Pump,
+    Rest,
+    Retire,
+    Return,
+    Synced,
+    Updated,
+    Wave,
+)
 from ampnet.events.staleness import Row, rows_of
+from ampnet.events.waves import Key, key_of, words_of_wave
 from ampnet.state import States
 
 
@@ -117,7 +132,11 @@ class Pairing(Rule):
 
 
 class Flight(Rule):
-    """P5 and P6: who is in flight, how many at most, and whether all of them land."""
+    """P5 and P6: who is in flight, how many at most, and whether all of them land.
+
+    The instances of a wave are in flight when it begins. That the pump is never idle is checked for message passing
+    only: a wave waits until it is full.
+    """
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
         super().__init__(found, complete)
@@ -144,6 +163,10 @@ class Flight(Rule):
                 self._retire(event)
             case Forward() | Backward():
                 self._work(event)
+            case Wave():
+                gone = sorted(set(event.instances) - self._flying)
+                if gone:
+                    self.report("P5", f"{words_of_wave(key_of(event))} holds {_instances(gone)}, not in flight")
             case Return():
                 gone = sorted(set(event.states.column("instance").tolist()) - self._flying)
                 if gone:
@@ -216,11 +239,16 @@ class Flight(Rule):
 
 
 class Inference(Rule):
-    """P10: inference instances are never answered and never trained on."""
+    """P10: inference instances are never answered and never trained on.
+
+    A wave for inference is played forward only, and no wave in training holds an instance pumped for inference.
+    """
 
     def __init__(self, found: list[Violation]) -> None:
         super().__init__(found)
         self._instances: set[int] = set()
+        self._trains: dict[Key, bool] = {}
+        """Whether each wave trains."""
 
     def __call__(self, event: Event) -> None:
         self.without(event)
@@ -230,6 +258,16 @@ class Inference(Rule):
         match event:
             case Begin():
                 self._instances.clear()
+                self._trains.clear()
+            case Wave():
+                self._trains[key_of(event)] = event.train
+                foreign_numbers = self._instances.intersection(event.instances) if event.train else None
+                if foreign_numbers:
+                    self.report(
+                        "P10", f"{words_of_wave(key_of(event))} trains on inference: {_instances(foreign_numbers)}"
+                    )
+            case Played():
+                return self._without_answers(event)
             case Pump(train=False):
                 self._instances.update(event.instances)
             case Forward(train=False):
@@ -257,6 +295,27 @@ class Inference(Rule):
             case _:
                 pass
         return event
+
+    def _without_answers(self, event: Played) -> Played | None:
+        """Operations of a wave; of one for inference, the forwards."""
+        key = key_of(event)
+        train = self._trains.get(key, event.train)
+        if train != event.train:
+            begun, played = ("training", "inference") if train else ("inference", "training")
+            self.report("P10", f"{words_of_wave(key)} began for {begun} and is played for {played}")
+            event = replace(event, train=train)
+        if train or (not any(event.directions) and not any(event.wanted)):
+            return event
+        kept = []
+        for op in event.operations():
+            if op.direction == FORWARD and not op.wanted:
+                kept.append(op)
+            else:
+                what = ("wants a backward", "got a backward", "was collected")[op.direction]
+                self.report("P10", f"node '{op.node}' {what} in {words_of_wave(key)}, which is inference")
+                if op.direction == FORWARD:
+                    kept.append(op._replace(wanted=False))
+        return Played.of(event.worker, event.wave, False, kept) if kept else None
 
     def _part(self, states: States) -> tuple[States | None, States]:
         """The states of inference instances, if there are any, and the others."""

@@ -102,6 +102,8 @@ def _box_from(event: Mapping[str, Any], workers: Mapping[int, str]) -> Box:
         args.get("rows", 0),
         args.get("version"),
         args.get("staleness"),
+        args.get("wave"),
+        args.get("round") if "wave" in args else None,
     )
 
 

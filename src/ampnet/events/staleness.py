@@ -8,9 +8,13 @@ Asynchrony is bought with it: the gradient of m2 was computed for weights that a
 flight it is zero wherever a node meets an instance once; it grows with ``max_active_keys`` and falls with
 ``min_update_frequency``.
 
+In a wave all messages of an operation have the same staleness: their forward was one operation, and so is their
+backward.
+
 There are two ways to know it. A node stores its version with every forward and reports the difference in
-``Backward.lags``; workers add those up (``Worked``), and `StalenessMeter` shows them. `staleness_of` believes nobody:
-it counts the updates between the two events of each state in the log. Promise P7 is that both agree.
+``Backward.lags`` or ``Played.lags``; workers add those up (``Worked``), and `StalenessMeter` shows them. `staleness_of`
+believes nobody: it counts the updates between the two events of each state, or the two operations of each (wave, node,
+port, round), in the log. Promise P7 is that both agree.
 
 A replica whose weights are replaced by the mean of its group has new weights too: that counts like an update.
 """
@@ -22,8 +26,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
+from typing import NamedTuple
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Synced, Updated, Worked
+from ampnet.events.log import (
+    BACKWARD,
+    FORWARD,
+    Backward,
+    Begin,
+    Event,
+    Forward,
+    Operation,
+    Played,
+    Synced,
+    Updated,
+    Worked,
+)
 from ampnet.events.replicas import groups_of
 from ampnet.state import States
 
@@ -62,18 +79,30 @@ class StalenessMeter:
 
     def nodes(self) -> dict[str, Staleness]:
         """By name, every node with parameters that has had a backward."""
-        return {node: _summary(counts) for node, counts in self._counts.items()}
+        return {node: summary_of(counts) for node, counts in self._counts.items()}
 
     def overall(self) -> Staleness:
         """All nodes together."""
         total: Counter[int] = Counter()
         for counts in self._counts.values():
             total.update(counts)
-        return _summary(total)
+        return summary_of(total)
+
+
+class Counted(NamedTuple):
+    """What `Recount` found for a backward at a node with parameters."""
+
+    node: str
+    lags: Counter[int]
+    """Staleness -> messages."""
+    unknown: int
+    """Messages whose forward was not seen."""
+    operation: Operation | None
+    """Of a wave."""
 
 
 class Recount:
-    """Counts the updates between the forward and the backward of each state, from the events alone.
+    """Counts the updates between the forward and the backward of each state or operation, from the events alone.
 
     Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used.
     Where replicas share their weights, the updates of all of them count.
@@ -82,11 +111,13 @@ class Recount:
     def __init__(self) -> None:
         self._updates: Counter[str] = Counter()
         self._out: dict[tuple[str, int, tuple[str, ...]], dict[Row, int]] = {}
+        self._played: dict[tuple[str, int, str, int, int], int] = {}
+        """(worker, wave, node, port, round) -> updates when it was played forward."""
         self.shared: dict[str, str] = {}
         """Replicas that share their weights, and what they are replicas of."""
 
-    def __call__(self, event: Event) -> tuple[Counter[int], int] | None:
-        """For a backward at a node with parameters: (staleness -> messages, messages whose forward was not seen)."""
+    def __call__(self, event: Event) -> list[Counted]:
+        """What there is to say of an event: of each backward at a node with parameters, in order."""
         match event:
             case Forward(train=True, version=int()):
                 now = self._updates[self._whose(event.node)]
@@ -96,27 +127,45 @@ class Recount:
             case Updated() | Synced(moved=True):
                 self._updates[self._whose(event.node)] += 1
             case Backward(version=int()):
-                return self._back(event)
+                return [self._back(event)]
+            case Played(train=True):
+                return self._wave(event)
             case Begin():
                 # A run starts with nothing in flight; one that was cut short leaves forwards without a backward.
                 self._out.clear()
+                self._played.clear()
                 shared = [group for group in groups_of(event.settings) if group.sync == "shared"]
                 self.shared = {member: group.node for group in shared for member in group.members}
             case _:
                 pass
-        return None
+        return []
 
     def _whose(self, node: str) -> str:
         """Whose updates change the weights of a node."""
         return self.shared.get(node, node)
 
-    def _back(self, event: Backward) -> tuple[Counter[int], int]:
+    def _back(self, event: Backward) -> Counted:
         fields, rows = rows_of(event.received)
         out = self._out.get((event.node, event.port, fields), {})
         before = Counter(map(out.pop, rows, repeat(-1)))
         unknown = before.pop(-1, 0)
         now = self._updates[self._whose(event.node)]
-        return Counter({now - then: messages for then, messages in before.items()}), unknown
+        lags = Counter({now - then: messages for then, messages in before.items()})
+        return Counted(event.node, lags, unknown, None)
+
+    def _wave(self, event: Played) -> list[Counted]:
+        found = []
+        for op in event.operations():
+            if op.version is not None:
+                now = self._updates[self._whose(op.node)]
+                name = (event.worker, event.wave, op.node, op.port, op.round)
+                if op.direction == FORWARD and op.wanted:
+                    self._played[name] = now
+                elif op.direction == BACKWARD:
+                    then = self._played.pop(name, None)
+                    lags = Counter({now - then: op.messages}) if then is not None and op.messages else Counter()
+                    found.append(Counted(op.node, lags, op.messages if then is None else 0, op))
+        return found
 
 
 def staleness_of(events: Iterable[Event]) -> dict[str, Staleness]:
@@ -126,10 +175,10 @@ def staleness_of(events: Iterable[Event]) -> dict[str, Staleness]:
     """
     recount, counts = Recount(), dict[str, Counter[int]]()
     for event in events:
-        found = recount(event)
-        if found is not None and isinstance(event, Backward) and found[0]:
-            counts.setdefault(event.node, Counter()).update(found[0])
-    return {node: _summary(c) for node, c in counts.items()}
+        for found in recount(event):
+            if found.lags:
+                counts.setdefault(found.node, Counter()).update(found.lags)
+    return {node: summary_of(c) for node, c in counts.items()}
 
 
 def rows_of(states: States) -> tuple[tuple[str, ...], list[Row]]:
@@ -146,7 +195,8 @@ def _sorted(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return ordered, tuple(fields.index(f) for f in ordered)
 
 
-def _summary(counts: Mapping[int, int]) -> Staleness:
+def summary_of(counts: Mapping[int, int]) -> Staleness:
+    """The numbers of a histogram, staleness -> messages."""
     messages = sum(counts.values())
     total = sum(lag * n for lag, n in counts.items())
     return Staleness(

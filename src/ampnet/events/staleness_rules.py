@@ -1,6 +1,6 @@
 """The rule over the event log about staleness (P7): what a node says of its age is what the log says.
 
-    says    Forward, Backward: version                 Backward: lags, the staleness of each message
+    says    Forward, Backward, Played: version         Backward, Played: lags, the staleness of each message
     is      updates and new weights from the others    changes of the weights between forward and backward, recounted
 
 Updates change the weights of a node. Where it is a replica, so does a synchronisation that replaces them by a mean.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Synced, Updated
+from ampnet.events.log import Backward, Begin, Event, Forward, Played, Synced, Updated
 from ampnet.events.rules import Rule, Violation
-from ampnet.events.staleness import Recount
+from ampnet.events.staleness import Counted, Recount
+from ampnet.events.waves import key_of, words_of_wave
 
 
 class HonestStaleness(Rule):
@@ -29,9 +30,12 @@ class HonestStaleness(Rule):
         counted = self._recount(event)
         match event:
             case Forward(version=int()) | Backward(version=int()):
-                self._check_version(event)
-                if counted is not None and isinstance(event, Backward):
-                    self._check_lags(event, *counted)
+                assert event.version is not None
+                self._check_version(event.node, event.version, event.received.describe())
+                if isinstance(event, Backward):
+                    self._check_lags(counted[0], event.lags, event.received.describe())
+            case Played():
+                self._check_wave(event, counted)
             case Updated() | Synced(moved=True):
                 if event.node in self._versions:
                     self._versions[event.node] += 1
@@ -41,30 +45,36 @@ class HonestStaleness(Rule):
             case _:
                 pass
 
-    def _check_version(self, event: Forward | Backward) -> None:
-        assert event.version is not None
-        known = self._versions.setdefault(event.node, event.version)
-        if known != event.version:
-            self.report(
-                "P7",
-                f"node '{event.node}' says version {event.version} at {event.received.describe()}; by its updates it "
-                f"is {known}",
-            )
-            self._versions[event.node] = event.version
+    def _check_wave(self, event: Played, counted: list[Counted]) -> None:
+        wave = words_of_wave(key_of(event))
+        for op in event.operations():
+            if op.version is not None:
+                self._check_version(op.node, op.version, f"port {op.port}, round {op.round}, {wave}")
+        for found in counted:
+            assert found.operation is not None
+            op = found.operation
+            self._check_lags(found, ((op.lag, op.messages),), f"port {op.port}, round {op.round}, {wave}")
 
-    def _check_lags(self, event: Backward, counted: Counter[int], unknown: int) -> None:
+    def _check_version(self, node: str, version: int, where: str) -> None:
+        known = self._versions.setdefault(node, version)
+        if known != version:
+            self.report("P7", f"node '{node}' says version {version} at {where}; by its updates it is {known}")
+            self._versions[node] = version
+
+    def _check_lags(self, found: Counted, lags: tuple[tuple[int, int], ...], where: str) -> None:
         reported: Counter[int] = Counter()
-        for lag, messages in event.lags:
+        for lag, messages in lags:
             reported[lag] += messages
-        if self._apart and event.node in self._recount.shared:
+        counted = found.lags
+        if self._apart and found.node in self._recount.shared:
             # Other processes update the same weights at the same time, in an order that nobody knows.
             counted = Counter({lag: n for lag, n in reported.items() if lag >= 0})
         # A message that was never forwarded has no staleness; pairing reports it.
-        if not unknown and reported != counted:
+        if not found.unknown and reported != counted:
             self.report(
                 "P7",
-                f"node '{event.node}' reports staleness {_histogram(reported)} for {event.received.describe()}; the "
-                f"log has {_histogram(counted)}",
+                f"node '{found.node}' reports staleness {_histogram(reported)} for {where}; the log has "
+                f"{_histogram(counted)}",
             )
 
 

@@ -44,7 +44,8 @@ class Totals:
     nodes: dict[str, NodeTotal]
     """By name, in the order of their first batches."""
     workers: dict[str, dict[str, float]]
-    """By worker: seconds spent in "forward", "backward" and "update"; in "sync" too where replicas were made equal."""
+    """By worker: seconds spent in "forward", "backward" and "update"; in "sync" too where replicas were made equal, in
+    "layout" where waves were rehearsed and laid out."""
     staleness: Staleness
     """Of all nodes together."""
     in_flight: int
@@ -53,6 +54,10 @@ class Totals:
     """How many boxes the run had, kept or not."""
     replicas: dict[str, GroupUse] = field(default_factory=dict)
     """By the node that was replicated."""
+    waves: int = 0
+    """How many waves began; none where messages were passed."""
+    wave_instances: int = 0
+    """Instances in them, summed over the waves of all workers."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -81,4 +86,5 @@ class Totals:
         }
         rest = {name: data[name] for name in ("wall", "workers", "in_flight", "boxes")}
         groups = {name: GroupUse.from_json(given) for name, given in data.get("replicas", {}).items()}
-        return cls(nodes=nodes, staleness=one(Staleness, data["staleness"]), replicas=groups, **rest)
+        waves = {name: data.get(name, 0) for name in ("waves", "wave_instances")}
+        return cls(nodes=nodes, staleness=one(Staleness, data["staleness"]), replicas=groups, **rest, **waves)

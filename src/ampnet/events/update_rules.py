@@ -8,6 +8,9 @@ A node's counter is kept here a second time, from what the node received:
 
 Instances are told to have retired after the updates that this led to, so such an update waits here for the retirement.
 
+Nodes whose gradients come by waves are counted in `ampnet.events.wave_counts`. A node gets its gradients by messages or
+by waves for a whole run, not by both.
+
 A replica may have to put an update off until it is synchronised. So it is never overdue, and it updates for reasons of
 its own:
 
@@ -26,9 +29,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from ampnet.events.log import Backward, Begin, Epoch, Event, Pump, Rest, Retire, Synced, Updated
+from ampnet.events.log import Backward, Begin, Epoch, Event, Played, Pump, Rest, Retire, Synced, Updated, Wave
 from ampnet.events.replicas import ReplicaGroup, groups_of
 from ampnet.events.rules import Rule, Violation
+from ampnet.events.wave_counts import WaveCounts
 
 
 class UpdateRule(Rule):
@@ -73,24 +77,33 @@ class UpdateRule(Rule):
         """Whether a run is under way, or was cut short."""
         self._counted: Counter[str] = Counter()
         """Instances in the updates of each node, where they are."""
+        self._waves = WaveCounts(self._policy, self._report_wave)
 
     def __call__(self, event: Event) -> None:
         if self._awaiting and not isinstance(event, Updated | Synced | Retire | Begin):
             self._retire(())  # nobody did
+        self._waves.position = self.position
         match event:
             case Backward(version=int(), gradients=gradients) if gradients:
                 self._backward(event)
+            case Wave():
+                self._waves.begin(event)
+            case Played():
+                self._waves.played(event)
             case Updated():
                 self._updated(event)
             case Synced():
                 self._check_version(event)
             case Pump(train=True):
                 self._count_own(self._pumped, event.instances)
-            case Retire(train=True):
-                self._retire(event.instances)
+            case Retire():
+                self._waves.retire(event.instances)
+                if event.train:
+                    self._retire(event.instances)
             case Epoch(train=True) if not self._apart:
                 self._left_over(f"the epoch of stream '{event.stream}'", event)
             case Rest():
+                self._waves.rest()
                 if self._apart:
                     self._left_over("the run", None)
                 self._running = False
@@ -103,6 +116,7 @@ class UpdateRule(Rule):
                 self._apart = event.settings.get("runtime") not in ("inline", None)
                 groups = groups_of(event.settings)
                 self._replicas = {member: group for group in groups for member in group.members}
+                self._waves.run(self._replicas)
                 self._owners = [group.members for group in groups if group.by_instance]
                 self._versions.clear()
                 self._awaiting.clear()  # where the run before was cut short
@@ -142,6 +156,10 @@ class UpdateRule(Rule):
         self._overdue.discard(node)
         if event.reason in ("late", "together") and node not in self._replicas:
             self._wrong(event, "only a replica may")
+        elif node in self._waves:
+            sentence = self._waves.judge(event)
+            if sentence is not None:
+                self._wrong(event, sentence)
         elif event.unit == "messages":
             self._check_messages(event, gradients)
         else:
@@ -254,7 +272,7 @@ class UpdateRule(Rule):
     def _left_over(self, after: str, event: Epoch | None) -> None:
         if event is not None and math.isnan(event.loss) and not event.metrics:
             return  # a stream without instances: it had nothing to flush
-        for node, gradients in self._gradients.items():
+        for node, gradients in [*self._gradients.items(), *self._waves.gradients().items()]:
             if gradients:
                 doubt = Violation(
                     "P8",
@@ -265,6 +283,9 @@ class UpdateRule(Rule):
                     self.found.append(doubt)
                 else:
                     self._doubts.setdefault(node, []).append(doubt)
+
+    def _report_wave(self, sentence: str, position: int | None) -> None:
+        self.report("P8", sentence, position)
 
     def _wrong(self, event: Updated, sentence: str, position: int | None = None) -> None:
         what = f"node '{event.node}', update {event.version} ({event.reason}) counts {event.count} {event.unit}"

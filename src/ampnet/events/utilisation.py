@@ -7,6 +7,10 @@ A node is handed whatever waits at it, so the size of its batches is an outcome,
 ``max_active_keys``. Small batches mean that Python and kernel launches are paid for few messages: `NodeUse.histogram`
 shows them. Shares are parts of the wall time of all runs seen, from Begin to Rest; the time between runs is left out.
 With several workers the shares of all nodes may add up to more than 1, those of one worker's nodes may not.
+
+In a wave an operation is a batch. To collect a weight's gradient is part of the node's backward: its time counts there,
+its messages have been counted by the backwards before it. To rehearse and lay out a wave keeps its worker busy, and
+belongs to no node.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Rest, Synced, Updated
+from ampnet.events.log import COLLECT, Backward, Begin, Event, Forward, Played, Rest, Synced, Updated, Wave, ended
+
+DIRECTIONS = ("forward", "backward", "backward")
+"""What the directions of a wave's operations count to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class WorkerUse:
     updates: int
     """Updates of its nodes."""
     seconds: float
-    """Time spent in its nodes, updates and synchronisations of replicas included."""
+    """Time spent in its nodes, updates, synchronisations of replicas and the layout of waves included."""
     share: float
     """Busy part of the wall time; the rest went into queues, routing, the controller, or waiting."""
 
@@ -88,7 +95,7 @@ class _Tally:
 class UtilisationMeter:
     """A listener that adds up time and batch sizes. It may be read at any time."""
 
-    kinds = (Begin, Forward, Backward, Updated, Synced, Rest)
+    kinds = (Begin, Forward, Backward, Wave, Played, Updated, Synced, Rest)
     """The events it wants."""
 
     def __init__(self) -> None:
@@ -106,9 +113,11 @@ class UtilisationMeter:
                 self._handled("forward", event)
             case Backward():
                 self._handled("backward", event)
+            case Played():
+                self._played(event)
             case Updated():
                 self._updated(event)
-            case Synced():
+            case Synced() | Wave():
                 self._workers.setdefault(event.worker, _Tally()).seconds += event.seconds
             case _:
                 pass
@@ -117,8 +126,7 @@ class UtilisationMeter:
         """Keep the wall time: of the runs that are over, and of the one under way."""
         if isinstance(event, Begin) or self._began is None:
             self._ended, self._began, self._latest = self.wall, event.time, event.time
-        busy = event.seconds if isinstance(event, Forward | Backward | Updated | Synced) else 0.0
-        self._latest = max(self._latest, event.time + busy)
+        self._latest = max(self._latest, ended(event))
         if isinstance(event, Rest):
             self._ended, self._began = self.wall, None
 
@@ -132,6 +140,33 @@ class UtilisationMeter:
             tally.rows += event.rows
             tally.seconds += event.seconds
         node.sizes[bucket(messages)] += 1
+
+    def _played(self, event: Played) -> None:
+        """A log of waves has an operation every 10 to 100 us: this loop is kept short."""
+        nodes, collects = self._nodes, 0
+        messages = rows = 0
+        for node, direction, seconds, size, many in zip(
+            event.nodes, event.directions, event.seconds, event.rows, event.messages, strict=True
+        ):
+            key = node, DIRECTIONS[direction]
+            tally = nodes.get(key)
+            if tally is None:
+                tally = nodes[key] = _Tally()
+            tally.seconds += seconds
+            if direction == COLLECT:
+                collects += 1
+                continue
+            tally.invocations += 1
+            tally.messages += many
+            tally.rows += size
+            tally.sizes[1 << (many.bit_length() - 1) if many else 0] += 1
+            messages += many
+            rows += size
+        worker = self._workers.setdefault(event.worker, _Tally())
+        worker.invocations += len(event.nodes) - collects
+        worker.messages += messages
+        worker.rows += rows
+        worker.seconds += sum(event.seconds)
 
     def _updated(self, event: Updated) -> None:
         for tally in (self._updates.setdefault(event.node, _Tally()), self._workers.setdefault(event.worker, _Tally())):
@@ -153,8 +188,8 @@ class UtilisationMeter:
                 t.messages,
                 t.rows,
                 t.seconds,
-                t.messages / t.invocations,
-                t.rows / t.invocations,
+                t.messages / t.invocations if t.invocations else float("nan"),
+                t.rows / t.invocations if t.invocations else float("nan"),
                 self._share(t),
                 dict(sorted(t.sizes.items())),
             )

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from ampnet.replicas.sync import When
-from ampnet.schedule import ENOUGH_ROWS
-from ampnet.wave.kernels.products import Precision
+from ampnet.reference.schedule import ENOUGH_ROWS
+from ampnet.nodes.products import Precision
 
 Optimizer = Literal["adam", "sgd", "momentum", "adagrad"]
 

@@ -28,7 +28,7 @@ from ampnet.lang.explain import explain, noted
 from ampnet.lang.ints import Int, function, needs_structure, parts
 from ampnet.lang.line import Line
 from ampnet.lang.lower import Note, lower, needs
-from ampnet.lang.passes import fuse_choice, fuse_linear, fuse_loops, fuse_rows, remove_dead
+from ampnet.lang.passes import fuse_linear, fuse_loops, fuse_rows, remove_dead
 from ampnet.lang.scope import Scope
 from ampnet.lang.spaces import Edges, Space
 from ampnet.lang.symbols import Symbol
@@ -46,7 +46,6 @@ def compile(
     *example: Any,
     remove_dead: bool = True,
     fuse_linear: bool = True,
-    fuse_choice: bool = False,
     fuse_loops: bool = True,
     fuse_rows: bool = True,
     replicas: int | Mapping[str, int | Replicate] | Replicate = 1,
@@ -54,16 +53,14 @@ def compile(
 ) -> Compiled:
     """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes.
 
-    The switches leave out a pass each, or take it in (see `ampnet.lang.passes`); none of them changes a gradient.
-    ``fuse_choice`` is off unless asked for: layers of a choice that are one node are also counted, averaged and clipped
-    as one.
+    The switches leave out a pass each (see `ampnet.lang.passes`); none of them changes a gradient.
 
     ``replicas``: so many copies of the whole model; or ``{"cell": 4}``, copies of what single modules of the model do,
     by their names in it (a pattern: of all that match, together). `Replicate` says how messages are shared out and how
     copies are kept together. ``tiles``: ``{"fc": 2}``, a large `nn.Linear` in so many parts, each a node of its own.
     """
     trace = traced(model, example)
-    graph = Compiled(model, trace, example, remove_dead, fuse_linear, fuse_choice, fuse_loops, fuse_rows)
+    graph = Compiled(model, trace, example, remove_dead, fuse_linear, fuse_loops, fuse_rows)
     for module, count in (tiles or {}).items():
         tile(graph, module.replace(".", "_"), count)
     wanted = [(None, replicas)] if isinstance(replicas, int | Replicate) else list(replicas.items())
@@ -193,7 +190,6 @@ class Compiled(Graph):
         example: Sequence[Any],
         dead: bool,
         linear: bool,
-        choice: bool,
         loops: bool,
         rows: bool,
     ) -> None:
@@ -204,8 +200,6 @@ class Compiled(Graph):
             protos = remove_dead(protos)
         if linear:
             protos = fuse_linear(protos)
-        if choice:
-            protos = fuse_choice(protos)
         if loops:
             protos = fuse_loops(protos, trace.loops)
         if rows:

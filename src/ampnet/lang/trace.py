@@ -103,10 +103,6 @@ class Proto:
     """Calls of a Linear only: what is applied to its output in the same node."""
     pump: Pump | None = None
     is_loss: bool = False
-    choice: Choice | None = None
-    """Where ways part: by what."""
-    joins: bool = False
-    """Whether the ways of a choice become one here."""
     puts_together: Axis | None = None
     """The axis whose elements become one; there must be at least one."""
     note: str = ""
@@ -356,7 +352,6 @@ class Trace:
             here(),
             lambda plan: Cond(moves.route(plan, scope, choice.index), choice.names),
             ints=(choice.index,),
-            choice=choice,
             note=f"by {choice.index!r}",
         )
         ways = [(scope.guarded(self.guard(choice, way)), value.row) for way in range(len(choice.names))]

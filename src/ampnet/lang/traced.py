@@ -419,7 +419,6 @@ class Traced:
         for i, lane in enumerate(packs[0].lanes):
             with trace.inside(*frames(lane.axis)):
                 joined.append(self._phi("phi", [pack.lanes[i].value for pack in packs], choice.names))
-                joined[-1].proto.joins = True
         return packs[0].unpacked(joined)
 
     # -- back to one value                     family ──> group ──> sum

@@ -1,6 +1,5 @@
 """The IR nodes, one a file, forward and backward side by side."""
 
-from ampnet.nodes.bank import LinearBank
 from ampnet.nodes.bcast import Bcast
 from ampnet.nodes.collect import Collect
 from ampnet.nodes.concat import Concat
@@ -51,7 +50,6 @@ __all__ = [
     "Isu",
     "LayerNorm",
     "Linear",
-    "LinearBank",
     "Loop",
     "Loss",
     "LstmCell",

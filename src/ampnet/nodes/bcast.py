@@ -20,6 +20,7 @@ from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
 class Bcast(Node):
     """``Bcast(("message", "self"))``."""
 
+    role = "route"
     kind = "aggregate"
 
     def __init__(self, ports: Sequence[str] = ("a", "b"), key: Sequence[str] | None = None) -> None:

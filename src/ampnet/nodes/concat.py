@@ -21,8 +21,9 @@ from ampnet.message import Messages
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.kept import gather_states
 from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.node import Node, Output, Outputs, backward_to, forward_to
+from ampnet.nodes.node import Node, Output, Outputs, Piece, backward_to, forward_to
 from ampnet.nodes.store import Store
+from ampnet.state import States
 
 
 class Concat(Node):
@@ -31,6 +32,7 @@ class Concat(Node):
     ``same_states``: a promise that states that meet under one key are equal on all ports.
     """
 
+    role = "rows"
     kind = "aggregate"
 
     def __init__(
@@ -84,6 +86,10 @@ class Concat(Node):
             self._same_states = len(fields) == 1 and set(self.key.fields or ()) == set(fields.pop())
         return self._same_states
 
+    def states_of(self, joined: Joined) -> States:
+        """The states under which rows that met leave."""
+        return joined.last.states if self.states_agree(joined) else joined.states(0)
+
     def backward(self, port: int, messages: Messages) -> Outputs:
         keys = None if self._same_states else self.key.pack(messages.states)
         out, start = [], 0
@@ -96,6 +102,9 @@ class Concat(Node):
             start += width
             out.append(backward_to(i, Messages.trusted(piece, states, batch.offsets, batch.train)))
         return out
+
+    def view(self, port: int) -> list[Piece]:
+        return [(i, None) for i in range(len(self.inputs))]
 
     def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()

@@ -22,6 +22,7 @@ class Cond(Node):
     A truth value counts as 0 (False) or 1 (True), so name the port of False first.
     """
 
+    role = "route"
     kind = "control"
     passing = (False, True)
 

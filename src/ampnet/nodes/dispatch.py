@@ -25,6 +25,8 @@ from ampnet.state import Ints
 class Dispatch(Node):
     """``Dispatch("replica", ("1", "2"), by="shortest")``: the field, and the ways."""
 
+    role = "route"
+    by_turns = True
     kind = "control"
 
     def __init__(self, field: str, ports: Sequence[str], by: Literal["round-robin", "shortest"]) -> None:

@@ -28,6 +28,8 @@ Words = NDArray[np.uint64]
 class Dropout(Transform):
     """Dropout with probability ``p``. Two nodes with one ``seed`` drop alike; give each its own."""
 
+    looks_at_states = True
+
     def __init__(self, p: float = 0.5, seed: int = 0, key: Sequence[str] | None = None) -> None:
         if not 0 <= p < 1:
             raise ValueError(f"p must be in [0, 1), got {p}")

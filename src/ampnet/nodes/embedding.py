@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
-from ampnet.message import Messages
-from ampnet.nodes.kept import Kept
-from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.nodes.span import Span
+from ampnet.nodes.transform import Parameterised
 
 
 class Embedding(Parameterised):
@@ -44,29 +43,36 @@ class Embedding(Parameterised):
         super().make_updater()
         self.updater.touched = []
 
-    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
+    def shape_out(self, x: Tensor) -> Sequence[int]:
+        return (*x.shape[1:], self.updater.weights[0].shape[1])
+
+    def check(self, x: Tensor) -> None:
         if x.dtype != torch.int64:
             raise PayloadError(f"expects int64 indices, got a payload of {x.dtype}")
-        flat = x.reshape(-1)
-        try:
-            if flat.is_cuda and bool(((flat < 0) | (flat >= self.size)).any()):
-                raise IndexError  # asked beforehand: a kernel that meets such an index takes the device down
-            y = w[0].index_select(0, flat)
-        except (IndexError, RuntimeError) as error:
-            raise PayloadError(
-                f"has {self.size} entries (0 to {self.size - 1}); got {int(flat.min())} to {int(flat.max())}"
-            ) from error
-        return y.view(*x.shape, y.shape[-1]), (x,)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
-        x = kept[0]
-        index, rows = (x, g) if x.dim() == 1 else (x.reshape(-1), g.reshape(-1, g.shape[-1]))
+    def check_range(self, x: Tensor) -> None:
+        """Raise `PayloadError` where an index has no entry."""
+        if x.numel():
+            low, high = torch.aminmax(x)  # asked beforehand: on a GPU, such an index would take the device down
+            if int(low) < 0 or int(high) >= self.size:
+                raise PayloadError(f"has {self.size} entries (0 to {self.size - 1}); got {int(low)} to {int(high)}")
+
+    def run(self, span: Span) -> None:
+        x = span.x(0).reshape(-1)
+        self.check_range(x)
+        torch.index_select(span.w[0], 0, x, out=span.y.view(len(x), -1))
+
+    def back(self, span: Span) -> None:
+        """Indices have no gradient."""
+
+    def collect(self, span: Span) -> None:
+        index, g = span.x(0).reshape(-1), span.g.reshape(-1, span.g.shape[-1])
         if self.padding is not None:
             real = index != self.padding
-            index, rows = index[real], rows[real]
+            index, g = index[real], g[real]
         self.updater.touch(index)
         # index_add_ takes a slow path for rows that are not contiguous (a Concat's gradient is a slice).
-        sums[0].index_add_(0, index, rows.to(sums[0].dtype).contiguous())
+        span.sums[0].index_add_(0, index, g.to(span.sums[0].dtype).contiguous())
 
     def describe(self) -> str:
         return f"Embedding {self.size}×{self.updater.weights[0].shape[1]}"

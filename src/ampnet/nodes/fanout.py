@@ -114,6 +114,8 @@ class Fanout:
 class FansOut(Node):
     """Base of Flatmap and Ungroup: what is the same in both."""
 
+    role = "route"
+    fans_out = True
     kind = "aggregate"
 
     def __init__(self, key: Sequence[str] | None = None) -> None:

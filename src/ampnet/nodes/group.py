@@ -47,6 +47,7 @@ class Group(Node):
     ``key``: the fields of the group's state that tell it from others; default, all of them.
     """
 
+    role = "route"
     kind = "aggregate"
 
     def __init__(

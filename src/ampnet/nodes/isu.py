@@ -24,6 +24,7 @@ _TRIALS = 8
 class Isu(Node):
     """``Isu(lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))``."""
 
+    role = "route"
     kind = "control"
 
     def __init__(

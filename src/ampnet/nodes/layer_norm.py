@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.errors import PayloadError
-from ampnet.message import Messages
-from ampnet.nodes.kept import Kept
-from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.nodes.span import Span
+from ampnet.nodes.transform import Parameterised
 
 
 class LayerNorm(Parameterised):
@@ -30,24 +29,43 @@ class LayerNorm(Parameterised):
     def _affine(self, w: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
         return (w[0] if w else None), (w[1] if len(w) > 1 else None)
 
-    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
+    def shape_out(self, x: Tensor) -> Sequence[int]:
+        return x.shape[1:]
+
+    def check(self, x: Tensor) -> None:
+        w = self.updater.weights
         if list(x.shape[-len(self.shape) :]) != self.shape or x.dim() <= len(self.shape):
             raise PayloadError(f"expects rows that end in {tuple(self.shape)}, got a payload of shape {tuple(x.shape)}")
         if w and x.dtype != w[0].dtype:
             raise PayloadError(f"has {w[0].dtype} parameters, got a payload of {x.dtype}")
-        y, mean, rstd = torch.native_layer_norm(x, self.shape, *self._affine(w), self.eps)
-        return y, (x, mean, rstd)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
-        x, mean, rstd = kept[0], kept[1], kept[2]
-        weight, bias = self._affine(w)
-        wanted = [True, weight is not None, bias is not None]
-        backward = torch.ops.aten.native_layer_norm_backward
-        dx, *rest = backward(g.contiguous(), x.contiguous(), self.shape, mean, rstd, weight, bias, wanted)
-        for total, piece in zip(sums, rest, strict=False):
-            total.add_(piece)
-        out: Tensor = dx
+    def run(self, span: Span) -> None:
+        x = span.x(0)
+        y, mean, rstd = torch.native_layer_norm(x, self.shape, *self._affine(span.w), self.eps)
+        span.y.copy_(y)
+        rows = x.shape[0]
+        span.keep("mean", mean[0].numel()).view(rows, -1).copy_(mean.view(rows, -1))
+        span.keep("rstd", rstd[0].numel()).view(rows, -1).copy_(rstd.view(rows, -1))
+
+    def _backward(self, span: Span, wanted: list[bool]) -> Sequence[Tensor]:
+        x = span.x(0).contiguous()
+        outer = x.shape[: x.dim() - len(self.shape)]
+        stats = [span.kept(name).view(*outer, *[1] * len(self.shape)) for name in ("mean", "rstd")]
+        weight, bias = self._affine(span.w)
+        out: Sequence[Tensor] = torch.ops.aten.native_layer_norm_backward(
+            span.g.contiguous(), x, self.shape, *stats, weight, bias, wanted
+        )
         return out
+
+    def back(self, span: Span) -> None:
+        if span.wants(0):
+            span.add(0, self._backward(span, [True, False, False])[0])
+
+    def collect(self, span: Span) -> None:
+        if span.w:
+            _, dw, db = self._backward(span, [False, True, len(span.w) > 1])
+            for total, piece in zip(span.sums, (dw, db), strict=False):
+                total.add_(piece)
 
     def describe(self) -> str:
         return f"LayerNorm {'×'.join(map(str, self.shape))}"

@@ -5,6 +5,8 @@ backward   dx = dy W     dW += dy' x     db += sum of dy
 
 forward    y = act(x W' + b)               keeps x, y
 backward   the same from dz = dy act'      which relu, tanh and sigmoid tell from y
+
+A row that comes in pieces x_1, x_2 is not put together: y = x_1 W_1' + x_2 W_2' + b, each with its columns of W.
 """
 
 from __future__ import annotations
@@ -15,18 +17,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ampnet.message import Messages
-from ampnet.nodes.kept import Kept
-from ampnet.nodes.transform import Parameterised, Residuals
-from ampnet.update.sums import Sums
+from ampnet.nodes.products import add_rows
+from ampnet.nodes.span import Span
+from ampnet.nodes.squash import tanh_
+from ampnet.nodes.transform import Parameterised
 
-_threshold = torch.ops.aten.threshold_backward.default
+_relu_back = torch.ops.aten.threshold_backward.grad_input
+_tanh_back = torch.ops.aten.tanh_backward.grad_input
+_sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    "relu": (torch.relu_, lambda g, y: _threshold(g, y, 0)),
-    "tanh": (torch.tanh_, torch.ops.aten.tanh_backward.default),
-    "sigmoid": (torch.sigmoid_, torch.ops.aten.sigmoid_backward.default),
+    "relu": (torch.relu_, lambda g, y: _relu_back(g, y, 0, grad_input=g)),
+    "tanh": (tanh_, lambda g, y: _tanh_back(g, y, grad_input=g)),
+    "sigmoid": (torch.sigmoid_, lambda g, y: _sigmoid_back(g, y, grad_input=g)),
 }
-"""In place, and the gradient from (g, y)."""
+"""In place of y; in place of g, from (g, y)."""
 
 
 class Linear(Parameterised):
@@ -34,6 +38,8 @@ class Linear(Parameterised):
 
     ``activation``: one invocation instead of two, and one tensor less to keep.
     """
+
+    takes_pieces = True
 
     def __init__(
         self,
@@ -54,20 +60,51 @@ class Linear(Parameterised):
         super().__init__(module, key)
         self.width, self.activation = module.in_features, activation
         self._active = None if activation is None else ACTIVATIONS[activation]
+        self.keeps_y = activation is not None
 
-    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
-        self.check_rows(x, self.width, w[0].dtype)
-        y = nn.functional.linear(x, w[0], w[1] if len(w) > 1 else None)
-        if self._active is None:
-            return y, (x,)
-        y = self._active[0](y)  # in place: nobody has seen it yet
-        return y, (x, y)
+    def shape_out(self, x: Tensor) -> Sequence[int]:
+        return (*x.shape[1:-1], self.updater.weights[0].shape[0])
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor | None:
+    def check(self, x: Tensor) -> None:
+        self.check_rows(x, self.width, self.updater.weights[0].dtype)
+
+    def _weight(self, w: Sequence[Tensor], widths: Sequence[int]) -> list[Tensor]:
+        """The columns of the weight that each part is multiplied with."""
+        return [w[0]] if len(widths) == 1 else list(w[0].split(list(widths), 1))
+
+    def run(self, span: Span) -> None:
+        y, w, products, begun = span.y, span.w, span.products, span.begun
+        bias = w[1] if len(w) > 1 else None
+        for x, weight in zip(span.xs, self._weight(w, span.widths), strict=True):
+            if x is None:
+                continue
+            if begun:
+                products.add(y, x, weight.t())
+            else:
+                products.set(y, x, weight.t(), bias)
+            begun = True
+        if not begun:  # nothing but zeros came in
+            y.zero_() if bias is None else y.copy_(bias)
         if self._active is not None:
-            g = self._active[1](g, kept[1])
-        add_linear(sums, g, kept[0])
-        return None if self.input_is_data else g @ w[0]
+            self._active[0](y)
+
+    def back(self, span: Span) -> None:
+        g = span.g
+        if self._active is not None:
+            self._active[1](g, span.y)
+        for part, weight in enumerate(self._weight(span.w, span.widths)):
+            span.add_product(part, g, weight)
+
+    def collect(self, span: Span) -> None:
+        g, sums, start = span.g, span.sums, 0
+        for x, width in zip(span.xs, span.widths, strict=True):
+            if x is not None and len(span.xs) == 1:
+                span.products.add_weight(sums, g, x)
+            elif x is not None:
+                span.products.add_part(sums[0][:, start : start + width], g, x)
+            start += width
+        if len(sums) > 1:
+            add_rows(sums[1], g)
 
     def reference(self, x: Tensor) -> Tensor:
         y = super().reference(x)
@@ -78,9 +115,3 @@ class Linear(Parameterised):
         shown = f"Linear {weight.shape[1]}→{weight.shape[0]}"
         return shown if self.activation is None else f"{shown} + {self.activation}"
 
-
-def add_linear(sums: Sums, g: Tensor, x: Tensor, weight: int = 0, bias: int | None = 1) -> None:
-    """Add the gradient of ``x W' + b`` to the sums of W and, if there is one, b. Neither g nor x may change later."""
-    if g.dim() > 2:
-        g, x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
-    sums.add_product(g, x, weight, bias if bias is not None and bias < len(sums) else None)

@@ -36,6 +36,7 @@ class Loop(Node):
     there is a round of this number.
     """
 
+    role = "route"
     kind = "control"
     inputs = ("start", "back")
     outputs = ("done", "again")

@@ -32,7 +32,7 @@ from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Output, Outputs, Report, backward_to
 from ampnet.nodes.reduce import segment_logsumexp, segment_max, segment_sum
-from ampnet.state import Ints, States
+from ampnet.state import Column, Ints, States
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(prediction rows, label rows) -> the loss of each row, differentiable."""
@@ -53,6 +53,8 @@ class Loss(Node):
     ``absolute_error`` unless told otherwise. ``weight`` multiplies the loss, as reported, and its gradient.
     """
 
+    role = "loss"
+    looks_at_states = True
     kind = "loss"
     inputs = ("prediction", "label")
     outputs = ()
@@ -108,8 +110,21 @@ class Loss(Node):
             if last.train:
                 raise LossError(f"no label for {batch.states.describe()}; only inference may leave it out")
             nothing = torch.full((len(batch),), torch.nan)
+            total = segment_sum(prediction.flatten(1).sum(1), batch) if prediction.dim() > 1 else prediction
+            bad = _not_finite(total) if prediction.is_floating_point() and len(total) == len(batch) else _NONE
             return [
-                Report(self.label, batch.states, False, nothing, {}, counts, prediction, batch.offsets, labelled=False)
+                Report(
+                    self.label,
+                    batch.states,
+                    False,
+                    nothing,
+                    {},
+                    counts,
+                    prediction,
+                    batch.offsets,
+                    skipped=bad,
+                    labelled=False,
+                )
             ]
         label_offsets = joined.offsets(1) if self.selects else last.offsets
         if self.selects:
@@ -117,17 +132,20 @@ class Loss(Node):
         else:
             rows, g = self._rows(prediction, label, batch)
             loss = _mean(rows, batch, counts)
-            metrics = {n: segment_sum(m(prediction, label), batch) for n, m in self.metrics.items()}
+            metrics = {name: segment_sum(m, batch) for name, m in self._measure(prediction, label).items()}
             if g is not None and batch.offsets is not None:
                 g = _per_row(g, counts)
         if self.weight != 1:
             loss, g = loss * self.weight, None if g is None else g * self.weight
         if not last.train:
-            return [Report(self.label, batch.states, False, loss, metrics, counts, prediction, batch.offsets)]
+            bad = _not_finite(loss)
+            return [
+                Report(self.label, batch.states, False, loss, metrics, counts, prediction, batch.offsets, skipped=bad)
+            ]
         assert g is not None
         answers = batch.with_payload(g)
         labels = Messages.trusted(None, joined.states(1), label_offsets, True)
-        bad = _NONE if math.isfinite(float(loss.sum())) else np.flatnonzero(~torch.isfinite(loss).cpu().numpy())
+        bad = _not_finite(loss)
         report = Report(self.label, batch.states, True, loss, metrics, counts, skipped=bad)
         if not len(bad):
             return [report, backward_to(0, answers), backward_to(1, labels)]
@@ -144,19 +162,24 @@ class Loss(Node):
         return out
 
     def judge_all(
-        self, prediction: Tensor, label: Tensor, offsets: Ints | None, label_offsets: Ints | None
+        self,
+        prediction: Tensor,
+        label: Tensor,
+        offsets: Ints | None,
+        label_offsets: Ints | None,
+        states: Callable[[], States],
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], int]:
         """Training messages that nobody asks for one by one: the sum of losses and of metrics, each times its rows,
-        the gradient, and the number of rows."""
+        the gradient, and the number of rows. ``states`` gives the messages' states, for an error."""
         n = len(prediction) if offsets is None else len(offsets) - 1
-        batch = Messages.trusted(prediction, States.trusted((), np.zeros((0, n), dtype=np.int64)), offsets, True)
+        batch = Messages.trusted(prediction, _Later(n, states), offsets, True)
         g: Tensor | None
         if self.selects:
             losses, g, metrics = self._selection(prediction, label, label_offsets, batch)
             count = n
         else:
             losses, g = self._rows(prediction, label, batch)
-            metrics = {name: m(prediction, label) for name, m in self.metrics.items()}
+            metrics = self._measure(prediction, label)
             count = len(prediction)
             if g is not None and offsets is not None:
                 g = _per_row(g, batch.row_counts())
@@ -165,6 +188,20 @@ class Loss(Node):
         if self.weight != 1:
             loss, g = loss * self.weight, g * self.weight
         return loss, g, {name: values.sum().view(1) for name, values in metrics.items()}, count
+
+    def _measure(self, prediction: Tensor, label: Tensor) -> dict[str, Tensor]:
+        """Every metric of every row."""
+        out = {}
+        for name, metric in self.metrics.items():
+            rows = metric(prediction, label)
+            if not isinstance(rows, Tensor) or rows.shape != prediction.shape[:1]:
+                shape = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+                raise PayloadError(
+                    f"metric '{name}' must give a number for each of the {len(prediction)} rows, got {shape}. A mean over "
+                    f"all rows, as a batch metric has it, is made later: return the values of the single rows"
+                )
+            out[name] = rows
+        return out
 
     def _rows(self, prediction: Tensor, label: Tensor, batch: Messages) -> tuple[Tensor, Tensor | None]:
         """Loss and gradient of every row."""
@@ -255,6 +292,31 @@ class Loss(Node):
         name = self.function if isinstance(self.function, str) else getattr(self.function, "__name__", "loss")
         shown = f"Loss {name.replace('_', ' ')}"
         return shown if self.weight == 1 else f"{shown} × {self.weight:g}"
+
+
+class _Later(States):
+    """States that are found out only when somebody looks at them."""
+
+    __slots__ = ("_count", "_find")
+
+    def __init__(self, count: int, find: Callable[[], States]) -> None:
+        object.__setattr__(self, "_count", count)
+        object.__setattr__(self, "_find", find)
+
+    def __len__(self) -> int:
+        count: int = self._count  # type: ignore[assignment]
+        return count
+
+    def take(self, index: Column) -> States:
+        found: States = self._find()  # type: ignore[operator]
+        return found.take(index)
+
+
+def _not_finite(losses: Tensor) -> Ints:
+    """Positions of those that are not finite numbers."""
+    if not losses.numel() or math.isfinite(float(losses.sum())):
+        return _NONE
+    return np.flatnonzero(~torch.isfinite(losses).cpu().numpy())
 
 
 def _error(prediction: Tensor, label: Tensor, squared: bool) -> tuple[Tensor, Tensor]:

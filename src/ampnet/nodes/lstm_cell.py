@@ -2,8 +2,8 @@
 
 forward    i, f, g, o = x Wi' + bi + h Wh' + bh   (sigmoid, sigmoid, tanh, sigmoid)
            c' = f c + i g                         h' = o tanh(c')
-           keeps [x, h, c], the gates and tanh(c')
-backward   dc = dc' + dh' o (1 - tanh(c')^2), then each gate, then both products
+           keeps x, h, c, the gates and tanh(c')
+backward   dc = dc' + dh' o (1 - tanh(c')^2), then each gate, whose gradient takes its place, then both products
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ampnet.message import Messages
-from ampnet.nodes.kept import Kept
-from ampnet.nodes.linear import add_linear
-from ampnet.nodes.transform import Parameterised, Residuals
-from ampnet.update.sums import Sums
+from ampnet.nodes.products import add_rows
+from ampnet.nodes.span import Span
+from ampnet.nodes.squash import tanh, tanh_
+from ampnet.nodes.transform import Parameterised
+
+_sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
+_tanh_back = torch.ops.aten.tanh_backward.grad_input
 
 
 class LstmCell(Parameterised):
@@ -27,45 +29,58 @@ class LstmCell(Parameterised):
         super().__init__(module, key)
         self.n_input, self.n_hidden, self.bias = module.input_size, module.hidden_size, module.bias
 
-    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @property
+    def parts(self) -> Sequence[Sequence[tuple[int, int]]]:
         k, n = self.n_input, self.n_hidden
-        return x[:, :k], x[:, k : k + n], x[:, k + n :]
+        return (((0, k),), ((k, k + n),), ((k + n, k + 2 * n),))
 
-    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
-        self.check_rows(x, self.n_input + 2 * self.n_hidden, w[0].dtype)
-        n = self.n_hidden
-        value, h, c = self._parts(x)
-        bi, bh = (w[2], w[3]) if self.bias else (None, None)
-        gates = nn.functional.linear(value, w[0], bi) + nn.functional.linear(h, w[1], bh)
+    def shape_out(self, x: Tensor) -> Sequence[int]:
+        return (2 * self.n_hidden,)
+
+    def check(self, x: Tensor) -> None:
+        self.check_rows(x, self.n_input + 2 * self.n_hidden, self.updater.weights[0].dtype)
+
+    def run(self, span: Span) -> None:
+        n, w, y = self.n_hidden, span.w, span.y
+        gates, squashed = span.keep("gates", 4 * n), span.keep("squashed", n)
+        span.products.set(gates, span.x(0), w[0].t(), w[2] + w[3] if self.bias else None)
+        span.products.add(gates, span.x(1), w[1].t())
         gates[:, : 2 * n].sigmoid_()
-        gates[:, 2 * n : 3 * n].tanh_()
+        tanh_(gates[:, 2 * n : 3 * n])
         gates[:, 3 * n :].sigmoid_()
         i, f, u, o = gates.split(n, 1)
-        out = x.new_empty(x.shape[0], 2 * n)
-        cell = out[:, n:]
-        torch.addcmul(i * u, f, c, out=cell)
-        squashed = cell.tanh()
-        torch.mul(o, squashed, out=out[:, :n])
-        return out, (x, gates, squashed)
+        cell = y[:, n:]
+        torch.mul(i, u, out=cell).addcmul_(f, span.x(2))
+        tanh(cell, out=squashed)
+        torch.mul(o, squashed, out=y[:, :n])
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor:
-        x, gates, squashed = kept[0], kept[1], kept[2]
-        n = self.n_hidden
-        value, h, c = self._parts(x)
+    def back(self, span: Span) -> None:
+        n, w, g = self.n_hidden, span.w, span.g
+        gates, squashed = span.keep("gates", 4 * n), span.keep("squashed", n)
         i, f, u, o = gates.split(n, 1)
-        gh, gc = g[:, :n], g[:, n:]
-        dc = gc + gh * o * (1 - squashed * squashed)
-        d = g.new_empty(g.shape[0], 4 * n)
-        d[:, :n] = dc * u * i * (1 - i)
-        d[:, n : 2 * n] = dc * c * f * (1 - f)
-        d[:, 2 * n : 3 * n] = dc * i * (1 - u * u)
-        d[:, 3 * n :] = gh * squashed * o * (1 - o)
-        add_linear(sums, d, value, 0, 2)
-        add_linear(sums, d, h, 1, 3)
-        return torch.cat((d @ w[0], d @ w[1], dc * f), 1)
+        gh, dc = g[:, :n], g[:, n:]
+        through = gh * o
+        _sigmoid_back(gh.mul_(squashed), o, grad_input=o)
+        dc += _tanh_back(through, squashed, grad_input=squashed)
+        if span.wants(2):
+            span.add(2, dc * f)
+        _sigmoid_back(dc * span.x(2), f, grad_input=f)
+        d_u = dc * i
+        _sigmoid_back(dc.mul_(u), i, grad_input=i)
+        _tanh_back(d_u, u, grad_input=u)
+        span.add_product(0, gates, w[0])
+        span.add_product(1, gates, w[1])
+
+    def collect(self, span: Span) -> None:
+        sums, gates = span.sums, span.keep("gates", 4 * self.n_hidden)
+        span.products.add_weight(sums, gates, span.x(0))
+        span.products.add_weight(sums, gates, span.x(1), 1)
+        if self.bias:
+            add_rows(sums[2], gates)
+            add_rows(sums[3], gates)
 
     def reference(self, x: Tensor) -> Tensor:
-        value, h, c = self._parts(x)
+        value, h, c = x.split([self.n_input, self.n_hidden, self.n_hidden], 1)
         return torch.cat(self.module(value, (h, c)), 1)
 
     def describe(self) -> str:

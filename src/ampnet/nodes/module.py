@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
-from ampnet.message import Messages
-from ampnet.nodes.kept import Kept
-from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.nodes.span import Span
+from ampnet.nodes.transform import Parameterised
 
 _REFUSED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
@@ -31,34 +30,62 @@ class Module(Parameterised):
         if fault is not None:
             raise GraphError([fault])
         super().__init__(module, key)
+        self._shapes: dict[torch.Size, Sequence[int]] = {}
+        """Of output rows, by those of input rows."""
         self._checked = False
 
     def _call(self, x: Tensor, w: Sequence[Tensor]) -> Tensor:
         out: Tensor = torch.func.functional_call(self.module, dict(zip(self.parameters, w, strict=True)), (x,))
         return out
 
-    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
-        version = x._version
-        y = check_row_wise(self._call(x, w), x, version)
-        if not self._checked and len(x) > 1:
-            check_alone(y, x, lambda rows: self._call(rows, w))
-            self._checked = True
-        return y, (x,)
+    def check(self, x: Tensor) -> None:
+        pass
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor | None:
-        x = kept[0]
-        with torch.enable_grad():
-            x = x.detach().requires_grad_(x.is_floating_point())
-            leaves = [t.detach().requires_grad_() for t in w]
-            y = self._call(x, leaves)
-            if not y.requires_grad:
-                return None
-            wanted = [*leaves, x] if x.requires_grad else leaves
-            grads = torch.autograd.grad(y, wanted, g, allow_unused=True)
-        for total, piece in zip(sums, grads, strict=False):
+    def shape_out(self, x: Tensor) -> Sequence[int]:
+        known = self._shapes.get(x.shape[1:])
+        if known is None:
+            known = self._shapes[x.shape[1:]] = self._try(x)
+        return known
+
+    def _try(self, x: Tensor) -> Sequence[int]:
+        """Run it once on a real row, to see what comes out."""
+        one = x[:1]
+        return check_row_wise(self._call(one, self.updater.weights), one, x._version).shape[1:]
+
+    def run(self, span: Span) -> None:
+        x = span.x(0)
+        version = x._version
+        y = check_row_wise(self._call(x, span.w), x, version)
+        if not self._checked and len(x) > 1:
+            check_alone(y, x, lambda rows: self._call(rows, span.w))
+            self._checked = True
+        span.y.copy_(y)
+
+    def back(self, span: Span) -> None:
+        """Both gradients need the forward again. Where a span is all there is, they are made together in `collect`."""
+        if span.wants(0) and not span.alone:
+            _, (dx,) = self._grad(span, False, True)
+            if dx is not None:
+                span.add(0, dx)
+
+    def collect(self, span: Span) -> None:
+        leaves, dx = self._grad(span, True, span.alone and span.wants(0))
+        for total, piece in zip(span.sums, leaves, strict=True):
             if piece is not None:
                 total.add_(piece)
-        return grads[-1] if x.requires_grad else None
+        if dx and dx[0] is not None:
+            span.add(0, dx[0])
+
+    def _grad(self, span: Span, weights: bool, rows: bool) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """The gradients of the weights, and of the input rows, each if wanted."""
+        with torch.enable_grad():
+            x = span.x(0).detach().requires_grad_(rows)
+            leaves = [t.detach().requires_grad_(weights) for t in span.w]
+            y, wanted = self._call(x, leaves), [*(leaves if weights else ()), *([x] if rows else ())]
+            if not y.requires_grad or not wanted:
+                return [None] * len(leaves), [None]
+            grads: list[Tensor | None] = list(torch.autograd.grad(y, wanted, span.g, allow_unused=True))
+        return grads[: len(leaves)] if weights else [], grads[-1:] if rows else []
 
     def describe(self) -> str:
         return type(self.module).__name__

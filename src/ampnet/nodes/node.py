@@ -19,7 +19,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -66,6 +66,10 @@ class Report:
     """False where no label was given, and so there is no loss."""
 
 
+Role = Literal["route", "rows", "reduce", "loss", "own"]
+Piece = tuple[int, tuple[int, int] | None]
+"""Which of the rows that come in (by port; of a message of several rows, by place), and which columns (None: all)."""
+
 Output = tuple[Direction, int, Messages] | Report
 """(direction, port, messages): forward leaves by an output port, backward by an input port."""
 
@@ -83,12 +87,17 @@ def backward_to(port: int, messages: Messages) -> Output:
 class StateFunction:
     """A user's function of states: ``f(s)``, or ``f(s, structure)`` where it looks into the instance's arrays."""
 
-    __slots__ = ("function", "name", "takes_structure")
+    __slots__ = ("function", "modulus", "name", "takes_structure")
+
+    watch: ClassVar[NumberWatch | None] = None
+    """Set while somebody wants to know whether functions look at the numbers of instances."""
 
     def __init__(self, function: Callable[..., Any], extra: int = 0) -> None:
         """``extra`` arguments come between the states and the structure."""
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__)
+        self.modulus: int | None = getattr(function, "modulus", None)
+        """Of the number of an instance, no more than its remainder by this is looked at; None: not known."""
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):  # a built-in without a signature
@@ -103,20 +112,83 @@ class StateFunction:
         self.takes_structure = len(positional) > 1 + extra
 
     def __call__(self, states: States, *extra: Column, shelf: Shelf | None) -> Any:
+        given = states if StateFunction.watch is None or self.modulus else Watched.over(states, StateFunction.watch)
         if self.takes_structure:
-            return self.function(states, *extra, (shelf or Shelf()).at(states))
-        return self.function(states, *extra)
+            result = self.function(given, *extra, (shelf or Shelf()).at(states))
+        else:
+            result = self.function(given, *extra)
+        return result if given is states else _plain(result)
 
     def of(self, states: States, shelf: Shelf | None) -> Any:
         """The same for a function of states alone, with less ado."""
+        if StateFunction.watch is not None:
+            return self(states, shelf=shelf)
         if self.takes_structure:
             return self.function(states, (shelf or Shelf()).at(states))
         return self.function(states)
 
 
+class NumberWatch:
+    """Notes whether a function of states looked at the numbers of instances."""
+
+    def __init__(self) -> None:
+        self.looked = False
+
+
+class Watched(States):
+    """States that tell when the number of an instance is looked at. Whatever is made of them are plain states."""
+
+    __slots__ = ("_states", "_watch")
+
+    @classmethod
+    def over(cls, states: States, watch: NumberWatch) -> Watched:
+        self = cls.trusted(states.fields, states.columns)
+        assert isinstance(self, Watched)
+        object.__setattr__(self, "_states", states)
+        object.__setattr__(self, "_watch", watch)
+        return self
+
+    def __getattribute__(self, name: str) -> Any:
+        get = super().__getattribute__
+        if name in ("column", "fields", "__class__", "_states", "_watch"):
+            return get(name)
+        if name in ("columns", "row", "describe"):
+            get("_watch").looked = True
+        return getattr(get("_states"), name) if name != "instance" else get("column")(name)
+
+    def column(self, name: str) -> Ints:
+        if name == "instance":
+            self._watch.looked = True
+        return States.column(self._states, name)
+
+
+def _plain(result: Any) -> Any:
+    """What a function gave, with plain states in it."""
+    if isinstance(result, Watched):
+        return result._states
+    if isinstance(result, tuple):
+        return tuple(_plain(one) for one in result)
+    return result
+
+
 class Node:
     """Base of all IR nodes. Subclasses set ``inputs`` and ``outputs`` and implement `forward` and `backward`."""
 
+    role: Role = "own"
+    """What the node does with rows, for whoever plans a wave (`ampnet.plan`):
+
+        "route"     sends rows about by their states, and makes none
+        "rows"      makes a row from one row of each input port (`Transform`, `Parameterised`, `Rows`, ...)
+        "reduce"    makes a row from several of one message
+        "loss"      judges rows
+        "own"       none of these: only its `forward` and `backward` know, so it can be run by messages alone
+    """
+    looks_at_states: bool = False
+    """Whether it looks at the states of its messages while it computes."""
+    by_turns: bool = False
+    """Whether where it sends a message depends on what it has sent before."""
+    fans_out: bool = False
+    """Whether a message may have no children here, and is answered with a gradient of zero then."""
     kind: str = "node"
     """One of "parameterised", "transform", "control", "aggregate", "loss": how the node is drawn."""
     inputs: tuple[str, ...] = ("in",)
@@ -172,6 +244,11 @@ class Node:
     def leads_to(self, port: int) -> Sequence[int]:
         """The output ports by which what comes in on an input port may leave."""
         return range(len(self.outputs))
+
+    def view(self, port: int) -> list[Piece] | None:
+        """The pieces, side by side, that the rows of an output port consist of, where they need not be made because
+        they can be read in place; None: the rows are nowhere else."""
+        return None
 
     def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
         """The state fields on an output port, given those on the input ports; None where they cannot be told."""

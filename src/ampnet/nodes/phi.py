@@ -21,6 +21,7 @@ from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
 class Phi(Node):
     """``Phi(("start", "loop"))``. ``key`` must tell apart any two messages that are out at the same time."""
 
+    role = "route"
     kind = "control"
     passing = (True, False)
 

@@ -67,8 +67,8 @@ class Plan:
                     leads[i] = True
         return [a and b for a, b in zip(moved, leads, strict=True)]
 
-    def run(self, xs: Sequence[Tensor]) -> tuple[Tensor, Values]:
-        """The result, and all values."""
+    def run(self, xs: Sequence[Tensor], out: Tensor | None = None) -> tuple[Tensor, Values]:
+        """The result, and all values. ``out``: where the result may be written to."""
         v: Values = [*xs, *self._blank]
         for op in self._steps:
             v[op.at] = op.forward(v)

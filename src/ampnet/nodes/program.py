@@ -142,6 +142,14 @@ class Program:
             for step in self.steps
         ]
 
+    def view(self) -> list[tuple[int, tuple[int, int] | None]] | None:
+        """(input, columns) of the pieces that the result consists of, side by side, where it is nothing but columns of
+        the inputs; None where anything is computed."""
+        known: list[list[tuple[int, tuple[int, int] | None]] | None] = [[(i, None)] for i in range(self.inputs)]
+        for step in self.steps:
+            known.append(_pieces(step, known))
+        return known[self.out.index]
+
     def _check_ref(self, ref: Ref) -> None:
         if not 0 <= ref.index < self.size:
             raise ValueError(f"{ref} does not exist yet; there are {self.size} values, from 0 up")
@@ -155,3 +163,18 @@ class Program:
             mine = [known[o.index] if isinstance(o, Ref) else o for o in step.operands]
             known.append(self.add(step.op, *mine, **step.settings))
         return known[other.out.index]
+
+
+def _pieces(
+    step: Step, known: Sequence[list[tuple[int, tuple[int, int] | None]] | None]
+) -> list[tuple[int, tuple[int, int] | None]] | None:
+    given = [known[o.index] if isinstance(o, Ref) else None for o in step.operands]
+    if step.op == "cat":
+        return None if any(one is None for one in given) else [piece for one in given for piece in one or ()]
+    start, stop = step.settings.get("start") or 0, step.settings.get("stop")
+    if step.op != "slice" or given[0] is None or len(given[0]) != 1 or stop is None or not 0 <= start < stop:
+        return None
+    ((place, columns),) = given[0]
+    if columns is None:
+        return [(place, (start, stop))]
+    return [(place, (columns[0] + start, min(columns[0] + stop, columns[1])))]

@@ -25,12 +25,19 @@ from torch import Tensor
 from ampnet.errors import PayloadError
 from ampnet.message import Messages, index_tensor, offsets_of, rows_each
 from ampnet.nodes.kept import Kept, gather, gather_counts
-from ampnet.nodes.node import Outputs, backward_to, forward_to
+from ampnet.nodes.node import Outputs, Piece, Role, backward_to, forward_to
 from ampnet.nodes.transform import Transform
 
 
 class Reduce(Transform):
     """``Reduce("sum" | "mean" | "max" | "logsumexp")`` over the rows of each message; ``Reduce("beside", count=k)``."""
+
+    @property
+    def role(self) -> Role:  # type: ignore[override]
+        return "rows" if self.how == "beside" else "reduce"
+
+    def view(self, port: int) -> list[Piece] | None:
+        return [(i, None) for i in range(self.count)] if self.how == "beside" else None
 
     def __init__(
         self,
@@ -90,12 +97,16 @@ class Reduce(Transform):
             g = self._spread(g, counts, offsets, winners)
         return [backward_to(0, Messages.trusted(g, messages.states, offsets, messages.train))]
 
-    def _beside(self, x: Tensor, messages: Messages) -> Tensor:
+    def check_counts(self, messages: Messages) -> None:
+        """Raise `PayloadError` where a message has not as many rows as are put side by side."""
         wrong = np.flatnonzero(messages.row_counts() != self.count)
         if len(wrong):
             rows = int(messages.row_counts()[wrong[0]])
             at = messages.states.take(wrong[:1]).describe()
             raise PayloadError(f"puts {self.count} rows side by side, got a message of {rows} at {at}")
+
+    def _beside(self, x: Tensor, messages: Messages) -> Tensor:
+        self.check_counts(messages)
         self._single = x.dim() == 1
         rows_of = x.reshape(len(messages), self.count, *x.shape[1:])
         return rows_of if self._single else rows_of.movedim(1, -2).flatten(-2)

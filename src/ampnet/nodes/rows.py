@@ -21,13 +21,14 @@ from torch import Tensor
 from ampnet.errors import GraphError, PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages
-from ampnet.nodes.join import Join
+from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.node import Node, Output, Outputs, backward_to, forward_to
+from ampnet.nodes.node import Node, Output, Outputs, Piece, backward_to, forward_to
 from ampnet.nodes.plan import Plan
 from ampnet.nodes.program import Program
 from ampnet.nodes.store import Store
+from ampnet.state import States
 
 _SHOWN = 4
 """Operations named in a drawing."""
@@ -36,6 +37,7 @@ _SHOWN = 4
 class Rows(Node):
     """``Rows(program, ("a", "b"))``: a port for each input of the program. See the head of this file."""
 
+    role = "rows"
     kind = "transform"
 
     def __init__(self, program: Program, ports: Sequence[str] = ("in",), key: Sequence[str] | None = None) -> None:
@@ -61,6 +63,10 @@ class Rows(Node):
             self.cache.put(self.key.pack(messages.states), kept, None, messages.offsets)
         return forward_to(0, messages.with_payload(y))
 
+    def states_of(self, joined: Joined) -> States:
+        """The states under which rows that met leave."""
+        return joined.last.states
+
     def plan_for(self, payloads: Sequence[Tensor | None]) -> Plan:
         """The plan; made at the first batch. Rows must stay as they were then."""
         try:
@@ -71,12 +77,15 @@ class Rows(Node):
         if plan is not None and kinds == self._kinds:
             return plan
         shapes, before = [k[0] for k in kinds], [k[0] for k in self._kinds]
-        if plan is not None and (shapes != before or len(self.cache)):
+        if plan is not None and shapes != before and len(self.cache):
             raise PayloadError(f"got rows of {_words(kinds)} after rows of {_words(self._kinds)}")
         with torch.no_grad():
             self.plan = plan = Plan(self.program, [x for x in payloads if x is not None])
         self._kinds = kinds
         return plan
+
+    def view(self, port: int) -> list[Piece] | None:
+        return self.program.view()
 
     def backward(self, port: int, messages: Messages) -> Outputs:
         plan, kept = self.plan, None

@@ -17,6 +17,7 @@ from ampnet.nodes.node import Node, Outputs, backward_to
 class Sink(Node):
     """The end of what nobody uses."""
 
+    role = "route"
     kind = "control"
     outputs = ()
 

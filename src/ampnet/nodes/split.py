@@ -16,12 +16,13 @@ from ampnet.key import Packer
 from ampnet.message import Messages
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
+from ampnet.nodes.node import Node, Outputs, Piece, backward_to, forward_to
 
 
 class Split(Node):
     """``Split({"h": 128, "c": 128})``: widths by port name, in order."""
 
+    role = "rows"
     kind = "aggregate"
 
     def __init__(self, widths: Mapping[str, int], key: Sequence[str] | None = None) -> None:
@@ -50,6 +51,10 @@ class Split(Node):
             for p, width in zip(joined.payloads, self.widths, strict=True)
         ]
         return torch.cat(pieces, -1)
+
+    def view(self, port: int) -> list[Piece]:
+        start = sum(self.widths[:port])
+        return [(0, (start, start + self.widths[port]))]
 
     def stores(self) -> Iterator[tuple[str, Keyed]]:
         yield from self.join.stores()

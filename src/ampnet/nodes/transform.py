@@ -17,9 +17,11 @@ the same one, under a key and a memory of its own, while the weights, their sums
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
@@ -27,9 +29,9 @@ from ampnet.key import Packer
 from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
+from ampnet.nodes.node import Node, Outputs, Role, backward_to, forward_to
+from ampnet.nodes.span import BatchSpan, Span
 from ampnet.nodes.store import Part, Store
-from ampnet.update.sums import Sums
 from ampnet.update.updater import Updater
 
 Residuals = tuple[Tensor | None, ...]
@@ -39,6 +41,10 @@ class Transform(Node):
     """A function of rows without parameters (NPT). Subclasses implement `apply` and `gradient`."""
 
     kind = "transform"
+
+    @property
+    def role(self) -> Role:  # type: ignore[override]
+        return "rows" if type(self).forward is Transform.forward else "own"
 
     def __init__(self, key: Sequence[str] | None = None) -> None:
         self.key = Packer(key)
@@ -79,18 +85,29 @@ class Transform(Node):
 class Parameterised(Node):
     """A function of rows with parameters (PPT) that updates itself.
 
-    Subclasses implement `apply` and `gradient`. Parameters are those of ``module``, the same objects, so a trained
+    Subclasses describe themselves by `parts`, `shape_out`, `check`, `run`, `back` and `collect`. Parameters are those of ``module``, the same objects, so a trained
     node is a trained torch module. While updates are frozen, gradients still add up in ``updater.sums``.
     """
 
     kind = "parameterised"
+
+    @property
+    def role(self) -> Role:  # type: ignore[override]
+        return "rows" if type(self).forward is Parameterised.forward else "own"
+
     saturates = True
+    takes_pieces = False
+    """Whether rows that come in pieces may be taken piece by piece, each as a part."""
+    keeps_y = False
+    """Whether `back` looks at the output rows."""
     input_is_data = False
     """Whether what comes in was pumped, so that nobody wants its gradient; set by the worker."""
 
     def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
         self.module = module
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
+        self._kept: tuple[str, ...] = ()
+        """Names of what `run` keeps, once it has run."""
         self.updater: Updater
         self.make_updater()
         self.keys: list[Packer] = []
@@ -131,12 +148,28 @@ class Parameterised(Node):
         self.keys = [Packer(key) for key in keys]
         self.caches = [Store(key, f"its cache{end}") for key, end in zip(self.keys, ends, strict=True)]
 
-    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
-        """The output rows under weights ``w`` (in the order of ``parameters``), and what `gradient` will need."""
+    @property
+    def parts(self) -> Sequence[Sequence[tuple[int, int]]] | None:
+        """The columns of an input row that each part of a span consists of; None: all of the row is one part."""
+        return None
+
+    def shape_out(self, x: Tensor) -> Sequence[int]:
+        """The shape of an output row, for input rows (or a part of them) like ``x``."""
         raise NotImplementedError
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor | None:
-        """Gradient by the input rows; adds the gradient of each parameter to ``sums``."""
+    def check(self, x: Tensor) -> None:
+        """Raise `PayloadError` where input rows do not fit."""
+
+    def run(self, span: Span) -> None:
+        """Write the output rows. See `ampnet.nodes.span`."""
+        raise NotImplementedError
+
+    def back(self, span: Span) -> None:
+        """Add to the gradients of the input rows."""
+        raise NotImplementedError
+
+    def collect(self, span: Span) -> None:
+        """Add the gradients of the parameters to ``span.sums``."""
         raise NotImplementedError
 
     def rows_of(self, messages: Messages) -> Tensor:
@@ -151,11 +184,27 @@ class Parameterised(Node):
         return out
 
     def forward(self, port: int, messages: Messages) -> Outputs:
-        y, residuals = self.apply(self.rows_of(messages), self.updater.weights, messages)
+        x, kept = self.rows_of(messages), dict[str, Tensor]()
+        y = self._compute(x, kept)
         if messages.train:
+            self._kept = tuple(kept)
+            residuals = (x, y if self.keeps_y else None, *kept.values())
             keys, updater = self.keys[port].pack(messages.states), self.updater
             self.caches[port].put(keys, residuals, None, messages.offsets, updater.seen_version())
         return [forward_to(port, messages.with_payload(y))]
+
+    def _compute(self, x: Tensor, kept: dict[str, Tensor]) -> Tensor:
+        self.check(x)
+        span = BatchSpan(self._apart(x), self.updater.weights, kept)
+        like = self.updater.weights[0] if self.updater.weights else x
+        span.y = like.new_empty(x.shape[0], *self.shape_out(x))
+        self.run(span)
+        return span.y
+
+    def _apart(self, x: Tensor) -> list[Tensor]:
+        if self.parts is None:
+            return [x]
+        return [x[..., part[0][0] : part[0][1]] if len(part) == 1 else _columns(x, part) for part in self.parts]
 
     def backward(self, port: int, messages: Messages) -> Outputs:
         updater = self.updater
@@ -166,8 +215,31 @@ class Parameterised(Node):
         updater.count_messages(len(messages))
         if updater.stashes and any(p.record.tag != updater.version for p in parts):
             return self._by_version(port, messages, parts)
-        g = self.gradient(messages.payload, Kept(parts), updater.weights, updater.adding)
+        g = self._gradient(messages.payload, Kept(parts), updater.weights)
         return [backward_to(port, messages.with_payload(g))]
+
+    def _gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor]) -> Tensor | None:
+        named = {name: kept[i].clone() for i, name in enumerate(self._kept, start=2)}
+        span = BatchSpan(self._apart(kept[0]), w, named, not self.input_is_data)
+        y = kept.maybe(1)
+        span.g, span.sums = g.clone(memory_format=torch.contiguous_format), self.updater.adding
+        span.y = span.g if y is None else y
+        self.back(span)
+        self.collect(span)
+        dx = span.beside()
+        return dx if dx is None or self.parts is None else self._together(dx)
+
+    def _together(self, dx: Tensor) -> Tensor:
+        """Columns of all parts, in the order in which the input has them."""
+        assert self.parts is not None
+        flat = [columns for part in self.parts for columns in part]
+        if all(a[1] == b[0] for a, b in itertools.pairwise(flat)):
+            return dx
+        out, start = torch.empty_like(dx), 0
+        for a, b in flat:
+            out[..., a:b] = dx[..., start : start + b - a]
+            start += b - a
+        return out
 
     def _by_version(self, port: int, messages: Messages, parts: list[Part]) -> Outputs:
         """Backward with the weights of each message's own forward: a batch for every version."""
@@ -176,8 +248,7 @@ class Parameterised(Node):
             some = messages.slice(start, start + len(part))
             start += len(part)
             assert some.payload is not None
-            weights = self.updater.weights_of(part.record.tag)
-            g = self.gradient(some.payload, Kept([part]), weights, self.updater.adding)
+            g = self._gradient(some.payload, Kept([part]), self.updater.weights_of(part.record.tag))
             out.append(backward_to(port, some.with_payload(g)))
         return out
 
@@ -191,7 +262,7 @@ class Parameterised(Node):
             self.updater.forget_versions(self.live_versions())
 
     def probe(self, messages: Messages) -> bool:
-        self.apply(self.rows_of(messages), self.updater.weights, messages)
+        self._compute(self.rows_of(messages), {})
         return True
 
     def forget(self) -> None:
@@ -217,6 +288,10 @@ class Parameterised(Node):
             raise PayloadError(f"expects rows of width {width}, got a payload of shape {tuple(x.shape)}")
         if x.dtype != dtype:
             raise PayloadError(f"has {dtype} parameters, got a payload of {x.dtype}")
+
+
+def _columns(x: Tensor, ranges: Sequence[tuple[int, int]]) -> Tensor:
+    return torch.cat([x[..., a:b] for a, b in ranges], -1)
 
 
 def _payload(messages: Messages) -> Tensor:

@@ -2,7 +2,7 @@
 
 forward    i, o, u = x W' + b   (sigmoid, sigmoid, tanh)      c = i u      h = o tanh(c)
            keeps x, the gates and tanh(c)
-backward   dc = dc + dh o (1 - tanh(c)^2), then each gate, then the product
+backward   dc = dc + dh o (1 - tanh(c)^2), then each gate, whose gradient takes its place, then the product
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ampnet.message import Messages
-from ampnet.nodes.kept import Kept
-from ampnet.nodes.linear import add_linear
-from ampnet.nodes.transform import Parameterised, Residuals
-from ampnet.update.sums import Sums
+from ampnet.nodes.products import add_rows
+from ampnet.nodes.span import Span
+from ampnet.nodes.squash import tanh, tanh_
+from ampnet.nodes.transform import Parameterised
+
+_sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
+_tanh_back = torch.ops.aten.tanh_backward.grad_input
 
 
 class TreeLeafCell(nn.Module):
@@ -40,31 +42,40 @@ class TreeLstmLeaf(Parameterised):
         super().__init__(module, key)
         self.n_input, self.n_hidden = module.input_size, module.hidden_size
 
-    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
-        self.check_rows(x, self.n_input, w[0].dtype)
-        n = self.n_hidden
-        gates = nn.functional.linear(x, w[0], w[1])
-        gates[:, : 2 * n].sigmoid_()
-        gates[:, 2 * n :].tanh_()
-        i, o, u = gates.split(n, 1)
-        out = x.new_empty(x.shape[0], 2 * n)
-        torch.mul(i, u, out=out[:, n:])
-        squashed = out[:, n:].tanh()
-        torch.mul(o, squashed, out=out[:, :n])
-        return out, (x, gates, squashed)
+    def shape_out(self, x: Tensor) -> Sequence[int]:
+        return (2 * self.n_hidden,)
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sums) -> Tensor:
-        x, gates, squashed = kept[0], kept[1], kept[2]
-        n = self.n_hidden
+    def check(self, x: Tensor) -> None:
+        self.check_rows(x, self.n_input, self.updater.weights[0].dtype)
+
+    def run(self, span: Span) -> None:
+        n, w, y = self.n_hidden, span.w, span.y
+        gates, squashed = span.keep("gates", 3 * n), span.keep("squashed", n)
+        span.products.set(gates, span.x(0), w[0].t(), w[1])
+        gates[:, : 2 * n].sigmoid_()
+        tanh_(gates[:, 2 * n :])
+        torch.mul(gates[:, :n], gates[:, 2 * n :], out=y[:, n:])
+        tanh(y[:, n:], out=squashed)
+        torch.mul(gates[:, n : 2 * n], squashed, out=y[:, :n])
+
+    def back(self, span: Span) -> None:
+        n, g = self.n_hidden, span.g
+        gates, squashed = span.keep("gates", 3 * n), span.keep("squashed", n)
         i, o, u = gates.split(n, 1)
-        gh, gc = g[:, :n], g[:, n:]
-        dc = gc + gh * o * (1 - squashed * squashed)
-        d = g.new_empty(g.shape[0], 3 * n)
-        d[:, :n] = dc * u * i * (1 - i)
-        d[:, n : 2 * n] = gh * squashed * o * (1 - o)
-        d[:, 2 * n :] = dc * i * (1 - u * u)
-        add_linear(sums, d, x)
-        return d @ w[0]
+        gh, dc = g[:, :n], g[:, n:]
+        through = gh * o
+        d_o = gh.mul_(squashed)
+        dc += _tanh_back(through, squashed, grad_input=squashed)
+        d_u = dc * i
+        _sigmoid_back(dc.mul_(u), i, grad_input=i)
+        _sigmoid_back(d_o, o, grad_input=o)
+        _tanh_back(d_u, u, grad_input=u)
+        span.add_product(0, gates, span.w[0])
+
+    def collect(self, span: Span) -> None:
+        gates = span.keep("gates", 3 * self.n_hidden)
+        span.products.add_weight(span.sums, gates, span.x(0))
+        add_rows(span.sums[1], gates)
 
     def describe(self) -> str:
         return f"Tree-LSTM leaf {self.n_input}→{self.n_hidden}"

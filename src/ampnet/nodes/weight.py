@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.message import Messages
-from ampnet.nodes.kept import Kept
-from ampnet.nodes.transform import Parameterised, Residuals
+from ampnet.nodes.span import Span
+from ampnet.nodes.transform import Parameterised
 
 
 class Holder(nn.Module):
@@ -37,12 +37,17 @@ class Weight(Parameterised):
         """What a message holds is of no interest; it may be empty."""
         return messages.payload if messages.payload is not None else torch.empty(messages.rows, 0)
 
-    def apply(self, x: Tensor, w: Sequence[Tensor], messages: Messages) -> tuple[Tensor, Residuals]:
-        # Always a copy: an update writes into the parameter, and nobody may write into what was sent.
-        return w[0].unsqueeze(0).repeat(x.shape[0], *[1] * w[0].dim()), ()
+    def shape_out(self, x: Tensor) -> Sequence[int]:
+        return self.updater.weights[0].shape
 
-    def gradient(self, g: Tensor, kept: Kept, w: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
-        sums[0].add_(g.sum(0, dtype=sums[0].dtype))
+    def run(self, span: Span) -> None:
+        span.y.copy_(span.w[0])
+
+    def back(self, span: Span) -> None:
+        pass
+
+    def collect(self, span: Span) -> None:
+        span.sums[0].add_(span.g.sum(0, dtype=span.sums[0].dtype))
 
     def reference(self, x: Tensor) -> Tensor:
         return self.parameters[self.label].expand(x.shape[0], *self.parameters[self.label].shape)

@@ -41,11 +41,12 @@ from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.transport import Endpoint
-from ampnet.schedule import Lane
+from ampnet.reference.schedule import Lane
 from ampnet.structure import Shelf
 from ampnet.update.updater import Updater
-from ampnet.wave import Lot, Waves
-from ampnet.worker import Worker
+from ampnet.plan.lot import Lot
+from ampnet.wave.player import Player
+from ampnet.reference.worker import Worker
 
 _IN_TURN = ("step", "play", "deliver", "shelve", "retire", "forget", "flush", "pass_tokens")
 """By these, a controller in the same process calls upon the worker."""

@@ -268,7 +268,7 @@ class _Modulo:
     """The number of a copy: of the instance, or of all fields together, modulo n."""
 
     def __init__(self, n: int, whole: bool = False) -> None:
-        self.n, self.whole = n, whole
+        self.n, self.whole, self.modulus = n, whole, n
         self.__name__ = "position" if whole else "instance"
 
     def __call__(self, s: States) -> Column:

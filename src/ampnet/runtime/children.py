@@ -3,7 +3,12 @@
     with undisturbed():        # no Ctrl-C between a fork and the note of its number
         pid = fork(work)       # the child calls work() and never comes back from it
     how_it_ended(pid)          # None while it runs; whoever else may have buried it, it is not waited for
+    Quiet(pid).look(step, now) # seconds for which it has neither made a step nor used the processor
     end(pids, patience)        # waits a little, kills, and buries all of them
+
+**Stuck or at work.** A process that makes no step may be in one long operation, or in a debugger. It is stuck only if
+it uses no processor time either (`Quiet`), if none of its threads is about to run, and if nobody traces it (`waits`).
+A process that was stopped, or that sleeps without end, is found; one in an endless loop is not.
 
 Nothing here knows what a child does.
 """
@@ -21,8 +26,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_LOOK = 0.1
+"""Seconds between two looks at how much processor time a process has used."""
+_GAP = 0.5
+"""Seconds that count at most between two looks: who did not look (stopped by Ctrl-Z, in a debugger) knows nothing."""
 
 
 def fork(work: Callable[[], None]) -> int:
@@ -108,6 +118,69 @@ def how_it_ended(pid: int) -> str | None:
     name = signal.Signals(number).name if number in set(signal.Signals) else "of no name"
     hint = ", as the system does when memory runs out" if number == signal.SIGKILL else ""
     return f"was killed by signal {number} ({name}){hint}"
+
+
+class Quiet:
+    """For how long a process has neither made a step nor used the processor."""
+
+    def __init__(self, pid: int, now: float) -> None:
+        self.pid = pid
+        self._step, self._ticks, self._looked, self._seconds = -1, -1, now, 0.0
+
+    def begin(self, step: int, now: float) -> None:
+        """It was just seen to be well."""
+        self._step, self._looked, self._seconds = step, now, 0.0
+
+    def look(self, step: int, now: float) -> float:
+        """Seconds without a step or processor time, up to now. ``step``: how many it has made, as it says itself."""
+        gap = now - self._looked
+        if step != self._step:
+            self.begin(step, now)
+        elif gap >= _LOOK:
+            ticks = _ticks(self.pid)
+            self._seconds = self._seconds + min(gap, _GAP) if ticks == self._ticks else 0.0
+            self._ticks, self._looked = ticks, now
+        return self._seconds
+
+
+def waits(pid: int) -> bool:
+    """Whether no thread of a process runs or is about to, and no debugger holds it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        states = [_fields(path)[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # it is gone, or its threads come and go: they do something
+        return False
+    traced = next((line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:")), "0")
+    return traced == "0" and "R" not in states
+
+
+def _ticks(pid: int) -> int:
+    """The processor time that all threads of a process have used, in ticks of the system's clock; -1: unknown."""
+    try:
+        fields = _fields(Path(f"/proc/{pid}/stat"))
+    except OSError:
+        return -1
+    return int(fields[11]) + int(fields[12])
+
+
+def _fields(path: Path) -> list[str]:
+    """Of a file ``stat``, those after the name: state, parent, ..."""
+    return path.read_text().rsplit(")", 1)[1].split()
+
+
+def on_debugger(tell: Callable[[], None]) -> None:
+    """In a child: call ``tell`` if it runs under a Python debugger (or another trace function), now or later.
+
+    Nobody hears of ``pdb.set_trace`` and ``breakpoint`` but Python's audit hooks.
+    """
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if event in ("builtins.breakpoint", "sys.settrace"):
+            tell()
+
+    if sys.gettrace() is not None:
+        tell()
+    sys.addaudithook(hook)
 
 
 def end(pids: Sequence[int], parent: int, patience: float = 0.0) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ampnet.events.log import Announcer, Backward, Event, Forward, Listener, Synced, Updated, Worked
+from ampnet.events.log import Announcer, Backward, Event, Forward, Listener, Played, Synced, Updated, Wave, Worked
 from ampnet.runtime.protocol import Kind
 from ampnet.runtime.transport import Note
 from ampnet.state import Ints, States
 
-KINDS: tuple[type[Event], ...] = (Forward, Backward, Updated, Synced, Worked)
+KINDS: tuple[type[Event], ...] = (Forward, Backward, Updated, Synced, Worked, Wave, Played)
 """What happens in workers."""
 _NAMES = [tuple(item.name for item in fields(kind)) for kind in KINDS]
 _VALUES = [attrgetter(*names) for names in _NAMES]
@@ -69,8 +69,8 @@ def events_of(note: Note) -> list[Event]:
                 value = states(*value)
             elif name in ("sent", "answered"):
                 value = tuple((port, states(*given)) for port, given in value)
-            elif name == "lags":
-                value = tuple((lag, messages) for lag, messages in value)
+            elif isinstance(value, list):
+                value = tuple(tuple(one) if isinstance(one, list) else one for one in value)
             whole[name] = value
         events.append(KINDS[kind](**whole))
     return events
@@ -104,4 +104,8 @@ class InOrder(Announcer):
 
 
 def _ended(event: Event) -> float:
+    if isinstance(event, Played):
+        return event.starts[-1] + event.seconds[-1]
+    if isinstance(event, Wave):  # what happens in it comes later
+        return event.time
     return event.time + float(getattr(event, "seconds", 0.0))

@@ -1,7 +1,8 @@
 """Host: the main loop of a worker process.
 
     [1] take in what has arrived      what the controller said first, then messages; both in order
-    [2] one turn of the worker        the same `Worker` as inline; a wave of whole instances, where some are staged
+    [2] one turn                      the player's, where whole instances are staged here; else the worker's, which
+                                      passes messages
     [3] send what did not fit before
     [4] nothing to do: sleep until something arrives
 
@@ -18,6 +19,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +29,12 @@ from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.instance import Instance
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
+from ampnet.nodes.products import Precision
+from ampnet.plan.lot import Lot, OfInstances, OfMessages, Pumpings, by_instance
+from ampnet.reference.schedule import Schedule, make_schedule
+from ampnet.reference.worker import Worker
 from ampnet.replicas.member import Token
+from ampnet.runtime.engine import make_player
 from ampnet.runtime.events import events_note
 from ampnet.runtime.protocol import (
     Kind,
@@ -42,11 +49,9 @@ from ampnet.runtime.protocol import (
 )
 from ampnet.runtime.transport import Batch, Endpoint, Note
 from ampnet.runtime.whole import Whole
-from ampnet.schedule import Schedule
 from ampnet.state import Column, Ints
-from ampnet.wave.kernels.products import Precision
-from ampnet.wave.lot import OfInstances, OfMessages, Pumpings, by_instance
-from ampnet.worker import Worker
+from ampnet.structure import Structure
+from ampnet.wave.player import Player
 
 _NAP = 0.1
 """Seconds after which a sleeping worker looks whether its maker still lives."""
@@ -67,7 +72,7 @@ class Host:
         name: str,
         graph: Graph,
         wiring: Wiring,
-        schedule: Schedule,
+        schedule: str | Schedule | None,
         endpoint: Endpoint,
         *,
         hosts: dict[str, int],
@@ -81,6 +86,8 @@ class Host:
         share: int | None,
         brief: bool,
         waves: bool = False,
+        wave_size: int | None = None,
+        seed: int = 0,
         precision: Precision = "float32",
         ends: Sequence[Mapping[str, End]] = (),
         instances: Sequence[Instance] = (),
@@ -105,25 +112,49 @@ class Host:
         self.answers: dict[End, list[Messages]] = {}
         self.reports: list[Report] = []
         self.losses = list(loss_metrics(graph))
+        self._needs_structure = any(graph.nodes[n].needs_structure for n, host in hosts.items() if host == number)
         self.forgotten: Ints = np.zeros(0, dtype=np.int64)
+        mine = [node for node in graph.order() if hosts[node] == number]
+        announce = Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None
+        self.player: Player | None = None
+        self.worker: Worker | None = None
+        if waves:
+            self.player = make_player(
+                graph,
+                wiring,
+                {node: graph.nodes[node] for node in mine},
+                schedule,
+                seed + number,
+                name=name,
+                tell=self._tell,
+                over=self._played,
+                wave_size=wave_size,
+                precision=precision,
+                announce=announce,
+                clock=clock,
+                hand=self._hand,
+                equal=self._over,
+            )
+            self.player.pulse = pulse
+            self.updates = self.player.updates
+            return
         self.worker = Worker(
             name,
             graph,
             wiring,
-            schedule,
-            hosts=[node for node, host in hosts.items() if host == number],
+            make_schedule("sweep" if schedule is None else schedule, seed + number),
+            hosts=mine,
             max_batch=max_batch,
             enough_rows=enough_rows,
             send=self._send,
             tell=self._tell,
             hand=self._hand,
             over=self._over,
-            announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
+            announce=announce,
             clock=clock,
-            waves=waves,
-            precision=precision,
         )
         self.worker.pulse = pulse
+        self.updates = self.worker.updates
 
     def serve(self) -> None:
         """The loop."""
@@ -155,12 +186,14 @@ class Host:
 
     def _work(self) -> bool:
         """One turn; several where others seldom send anything."""
-        whole, step = self.whole, self.worker.step
+        whole = self.whole
         try:
             with torch.no_grad():
+                if self.player is not None:
+                    return self.player.step(self.most)
+                assert self.worker is not None
+                step = self.worker.step
                 moved = step()
-                if not moved and self.worker.waves is not None:
-                    return self._play()
                 if whole is not None:
                     for _ in range(_TURNS):
                         if whole.has_done or not step():
@@ -170,44 +203,22 @@ class Host:
             self._fail(error)
             return False
 
-    def _play(self) -> bool:
-        """One wave, if any instance is staged."""
-        played = self.worker.play(self.most)
-        if played is None:
-            return False
+    def _played(self, lot: Lot) -> None:
+        """A wave is over."""
         assert self.whole is not None
-        lot, done = played
-        if not done:  # message by message, then
-            lot.shelve(self.worker.shelf)
-            messages = lot.messages()
-            for left, (end, some) in enumerate(messages, start=1 - len(messages)):
-                if lot.train:
-                    self.whole.stage(end, some, left == 0)
-                else:
-                    self.worker.deliver(end, Direction.FORWARD, some)
-        elif lot.train:
-            self.worker.retire(np.array(lot.numbers), True)
+        assert self.player is not None
+        if lot.train:
+            self.player.shelf.drop(np.array(lot.numbers))
             self.whole.untold += lot.numbers
-        return True
 
-    def _stage(self, end: End, messages: Messages, last: bool) -> None:
+    def _stage(self, end: End, messages: Messages, last: bool, stream: int) -> None:
         """Messages of whole instances have come in."""
-        assert self.whole is not None
+        assert self.player is not None
         for number, some in by_instance(messages):
             self.arriving.setdefault(number, []).append((end, some))
-        if not last:
-            return
-        arrived, self.arriving = self.arriving, {}
-        waves = self.worker.waves
-        if waves is not None and all(some.payload is not None for parts in arrived.values() for _, some in parts):
-            waves.stage(OfMessages(waves.sites, arrived))
-            return
-        flat = [(end, some) for parts in arrived.values() for end, some in parts]
-        for left, (at, some) in enumerate(flat, start=1 - len(flat)):
-            if messages.train:
-                self.whole.stage(at, some, left == 0)
-            else:
-                self.worker.deliver(at, Direction.FORWARD, some)
+        if last:
+            arrived, self.arriving = self.arriving, {}
+            self.player.stage(OfMessages(self.player.planner.sites, arrived, stream))
 
     def _fail(self, error: BaseException) -> None:
         self.failed = True
@@ -225,12 +236,13 @@ class Host:
             over = np.isin(messages.states.column("instance"), self.forgotten)
             if over.any():
                 messages = messages.take(np.flatnonzero(~over))
-        if self.worker.waves is not None and frame.direction == Direction.FORWARD:
+        if self.player is not None:
             if len(messages):
-                self._stage(end, messages, frame.last)
+                self._stage(end, messages, frame.last, self.ports.stream(frame.target))
         elif self.whole is not None and messages.train:
             self.whole.stage(end, messages, frame.last)
         else:
+            assert self.worker is not None
             self.worker.deliver(end, Direction(frame.direction), messages)
 
     def _send(self, end: End, direction: Direction, messages: Messages) -> None:
@@ -243,15 +255,16 @@ class Host:
 
     def _look_after(self, whole: Whole, idle: bool) -> None:
         """Retire the instances that are done, start others, and tell the controller when none is left to be started."""
-        done = whole.done()
-        if done and not self.failed:
-            try:
-                with torch.no_grad():
-                    self.worker.retire(np.array(done), True)
-            except Exception as error:
-                self._fail(error)
-        for end, messages in whole.start():
-            self.worker.deliver(end, Direction.FORWARD, messages)
+        if self.worker is not None:
+            done = whole.done()
+            if done and not self.failed:
+                try:
+                    with torch.no_grad():
+                        self.worker.retire(np.array(done), True)
+                except Exception as error:
+                    self._fail(error)
+            for end, messages in whole.start():
+                self.worker.deliver(end, Direction.FORWARD, messages)
         if whole.untold and (idle or self._runs_low(whole)):
             self._tell_done(whole.tell())
         elif idle:
@@ -259,8 +272,7 @@ class Host:
 
     def _runs_low(self, whole: Whole) -> bool:
         """Whether the controller is to send more."""
-        waves = self.worker.waves
-        return not whole.waiting() if waves is None else 2 * waves.waiting() <= self.most
+        return not whole.waiting() if self.player is None else 2 * self.player.waiting() <= self.most
 
     def _tell_done(self, done: list[int]) -> None:
         answers, self.answers = self.answers, {}
@@ -296,7 +308,7 @@ class Host:
 
     def _tell_events(self, token: int | None = None) -> None:
         if token is not None:
-            self.worker.tell_work()
+            self.updates.tell_work()
         if self.events or token is not None:
             note = events_note(self.events, self.era, token)
             self.events.clear()
@@ -312,7 +324,7 @@ class Host:
             if self.whole is not None:
                 self.whole.forget()
             self.answers, self.reports, self.arriving = {}, [], {}
-            self.worker.abandon()
+            self._nodes.abandon()
             self.events.clear()
         elif kind == Kind.ASK:
             self._answer(int(note.data["token"]))
@@ -325,34 +337,50 @@ class Host:
             except Exception as error:
                 self._fail(error)
 
+    @property
+    def _nodes(self) -> Player | Worker:
+        """Whoever has the nodes."""
+        found = self.worker if self.player is None else self.player
+        assert found is not None
+        return found
+
     def _obey(self, note: Note) -> None:
         if note.kind == Kind.STRUCTURE:
-            self.worker.shelve(structures_of(note))
+            self._shelve(structures_of(note))
         elif note.kind == Kind.RETIRE:
-            self.worker.retire(_instances(note), bool(note.data["train"]))
+            if self.worker is not None:
+                self.worker.retire(_instances(note), bool(note.data["train"]))
+            else:
+                self._nodes.shelf.drop(_instances(note))
         elif note.kind == Kind.FORGET:
             gone = _instances(note)
             self.forgotten = np.concatenate((self.forgotten, gone))[-_FORGOTTEN:]
-            self.worker.forget(gone)
+            if self.worker is not None:
+                self.worker.forget(gone)
         elif note.kind == Kind.STAGE and note.data["era"] == self.era:
-            waves = self.worker.waves
-            assert waves is not None
+            assert self.player is not None
             numbers, places = _instances(note).tolist(), np.asarray(note.arrays["places"]).tolist()
             chosen = {number: self.instances[i] for number, i in zip(numbers, places, strict=True)}
-            ends = self.ends[numbers[0] % len(self.ends)]
-            waves.stage(OfInstances(waves.sites, ends, chosen, bool(note.data["train"]), None))
+            ends, sites = self.ends[numbers[0] % len(self.ends)], self.player.planner.sites
+            train, stream = bool(note.data["train"]), note.data.get("stream", 0)
+            self.player.stage(OfInstances(sites, ends, chosen, train, stream))
         elif note.kind == Kind.FLUSH:
-            self.worker.flush()
+            self.updates.flush()
         elif note.kind == Kind.TOKEN and note.data["era"] == self.era:
             self.received += 1
             token = token_of(note)
-            self.worker.token(token, self.graph.replicas[token.group].members[token.to])
+            self.updates.take_token(token, self.graph.replicas[token.group].members[token.to])
+
+    def _shelve(self, structures: Mapping[int, Structure]) -> None:
+        if self.worker is not None:
+            self.worker.shelve(structures)
+        elif self._needs_structure:
+            self._nodes.shelf.add(structures)
 
     def _answer(self, token: int) -> None:
         """How things are: for the end of a run, and to tell a stall from hard work."""
-        self.worker.tell_work()
+        self.updates.tell_work()
         self._tell_events()
-        counts = self.worker.counts()
         trained = {name: node for name, node in self.graph.parameterised().items() if self.hosts[name] == self.number}
         for node in trained.values():
             node.updater.sums.settle()  # what is in shared memory is whole now
@@ -360,16 +388,29 @@ class Host:
             "token": token,
             "sent": self.sent,
             "received": self.received,
-            "idle": not any(lane.waiting for lane in self.worker.lanes)
-            and not (self.worker.waves is not None and self.worker.waves.waiting())
-            and not self.endpoint.pending(),
-            "held": self.worker.held(),
-            "waits": self.worker.waits(),
-            "invocations": counts.invocations,
-            "messages": counts.messages,
+            "idle": self._idle() and not self.endpoint.pending(),
+            "held": self._nodes.held(),
+            **self._did(),
             "versions": {name: node.updater.version for name, node in trained.items()},
         }
         self.endpoint.send(self.controller, Note(Kind.ANSWER, data, {}))
+
+
+    def _idle(self) -> bool:
+        if self.worker is not None:
+            return not any(lane.waiting for lane in self.worker.lanes)
+        return self.player is not None and not self.player.waiting() and not self.player.passages
+
+    def _did(self) -> dict[str, Any]:
+        """What was done so far, and who waits for what."""
+        if self.worker is not None:
+            counts = self.worker.counts()
+            did = {"invocations": counts.invocations, "messages": counts.messages, "waits": self.worker.waits()}
+            return {**did, "waves": 0, "instances": 0, "in_flight": 0}
+        player = self.player
+        assert player is not None
+        did = {"invocations": player.operations, "messages": player.messages, "waits": self.updates.waits()}
+        return {**did, "waves": player.waves, "instances": player.instances, "in_flight": player.most}
 
 
 class _Collector:

@@ -1,6 +1,9 @@
-"""Inline: everything in one process. One worker hosts all nodes, and takes turns with the controller.
+"""Inline: everything in one process. One player, or one worker, has all nodes, and takes turns with the controller.
 
-    pump ──> worker.step, step, step ... ──> answers to the controller ──> retire ──> pump ...
+    pump ──> [wave begins] ──> operations ... ──> [wave ends] ──> retire ──> pump ...
+
+Instances are played in waves (`ampnet.wave`), several of them in flight; with ``waves=False``, or where a graph has a
+node that cannot be played, messages are passed one batch at a time (`ampnet.reference`).
 
 With a seed, a run is exactly repeatable: same events, same weights, to the bit. This runtime is the reference for every
 other one, the place where orders and faults are simulated, and the fastest choice for one core.
@@ -10,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 import torch
@@ -21,23 +23,31 @@ from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
-from ampnet.runtime.runtime import Runtime, check_precision
-from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
+from ampnet.nodes.products import Precision
+from ampnet.plan.lot import Lot, OfInstances
+from ampnet.reference.schedule import ENOUGH_ROWS, Schedule, make_schedule
+from ampnet.reference.worker import Counts, Worker
+from ampnet.runtime.engine import check_precision, choose_engine, make_player
+from ampnet.runtime.runtime import Runtime
+from ampnet.runtime.stats import RunStats
 from ampnet.state import Column
 from ampnet.structure import Structure
+from ampnet.update.local import LocalUpdates
 from ampnet.update.policy import Update
-from ampnet.wave.kernels.products import Precision
-from ampnet.wave.lot import OfInstances
-from ampnet.worker import Counts, Worker
 
 
 class Inline(Runtime):
     """Runs a graph in this process.
 
     ``update`` is the policy of every node with parameters (None: frozen), ``updates`` changes it for nodes by name or
-    pattern (``{"embedding": ..., "linear*": ...}``; a node by name goes before patterns). At most ``max_active_keys``
-    instances are in flight; a node is handed at most ``max_batch`` messages at once, and no more messages than it
-    takes to have ``enough_rows`` rows (None: all that wait).
+    pattern (``{"embedding": ..., "linear*": ...}``; a node by name goes before patterns).
+
+    At most ``max_active_keys`` instances are in flight. They travel in waves of ``wave_size`` instances (None: as many
+    as are in flight or, where updates count instances, as the next update waits for). ``schedule`` chooses among the
+    operations of all waves: "backward-first" (default), "fifo", "sweep", "random" (from ``seed``).
+
+    ``waves=False`` passes messages instead, for debugging and as a reference; ``max_batch`` and ``enough_rows`` are
+    settings of message passing: at most so many messages in a batch, and no more than it takes to have so many rows.
 
     A context manager: leaving it closes the run. After an error nothing is in flight any more, and the weights are as
     they were when it happened.
@@ -52,9 +62,10 @@ class Inline(Runtime):
         update: Update | None = None,
         updates: Mapping[str, Update | None] | None = None,
         max_active_keys: int = 1,
+        wave_size: int | None = None,
         max_batch: int | None = None,
         enough_rows: int | None = ENOUGH_ROWS,
-        schedule: str | Schedule = "sweep",
+        schedule: str | Schedule | None = None,
         seed: int = 0,
         listeners: Sequence[Listener] = (),
         clock: Callable[[], float] = time.perf_counter,
@@ -66,6 +77,7 @@ class Inline(Runtime):
             update=update,
             updates=updates,
             max_active_keys=max_active_keys,
+            wave_size=wave_size,
             max_batch=max_batch,
             enough_rows=enough_rows,
             schedule=schedule,
@@ -73,21 +85,43 @@ class Inline(Runtime):
             listeners=listeners,
             clock=clock,
         )
-        self.worker = Worker(
-            "inline",
-            graph,
-            self._wiring,
-            make_schedule(schedule, seed),
-            max_batch=max_batch,
-            enough_rows=enough_rows,
-            send=self._to_controller,
-            tell=self._report,
-            announce=self._announce,
-            clock=clock,
-            waves=waves,
-            precision=precision,
+        engine = choose_engine(graph, self._wiring, graph.nodes, waves, max_batch=max_batch, schedule=schedule)
+        check_precision(precision, engine.waves)
+        self._set_engine(engine)
+        self.player = (
+            make_player(
+                graph,
+                self._wiring,
+                {name: graph.nodes[name] for name in graph.order()},
+                schedule,
+                seed,
+                name="inline",
+                tell=self._report,
+                over=self._played,
+                wave_size=wave_size,
+                precision=precision,
+                announce=self._announce,
+                clock=clock,
+            )
+            if engine.waves
+            else None
         )
-        check_precision(precision, self.worker.waves is not None)
+        self.worker = (
+            None
+            if engine.waves
+            else Worker(
+                "inline",
+                graph,
+                self._wiring,
+                make_schedule("sweep" if schedule is None else schedule, seed),
+                max_batch=max_batch,
+                enough_rows=enough_rows,
+                send=self._to_controller,
+                tell=self._report,
+                announce=self._announce,
+                clock=clock,
+            )
+        )
         self._by_name = {given.name: end for given, end in zip(graph.inputs, self._ends, strict=True)}
 
     def _to_controller(self, end: End, direction: Direction, messages: Messages) -> None:
@@ -99,76 +133,92 @@ class Inline(Runtime):
         self.controller.report(report)
 
     def _post(self, port: int, messages: Messages, last: bool) -> None:
-        self.worker.deliver(self._ends[port], Direction.FORWARD, messages)
+        self._messages.deliver(self._ends[port], Direction.FORWARD, messages)
+
+    @property
+    def _messages(self) -> Worker:
+        assert self.worker is not None
+        return self.worker
 
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
-        waves = self.worker.waves
-        if waves is None or waves.numbers_matter or not all(i.complete for i in instances.values()):
+        if self.player is None:
             return False
-        waves.stage(OfInstances(waves.sites, self._by_name, instances, stream.train, stream))
+        lot = OfInstances(self.player.planner.sites, self._by_name, instances, stream.train, self.controller.sending)
+        self.player.stage(lot)
         return True
+
+    def _played(self, lot: Lot) -> None:
+        if lot.train:
+            self.controller.done(np.array(lot.numbers))
 
     @property
     def may_play(self) -> bool:
-        """Whether whole instances may be computed at once, so that there is a use in rehearsing them."""
-        return self.worker.waves is not None
+        return self.player is not None
 
     def rehearse(self, instances: Iterable[Instance]) -> None:
         """Find out ahead of time what is to be computed for these instances, as collating batches beforehand does.
 
-        It is found out anyway when they are pumped first, and remembered. What is wrong with one of them is told then,
-        with node and state. Not while a run is going on.
+        It is found out anyway when they are pumped first, and remembered. What is wrong with one of them is raised here
+        already, with node and state. Not while a run is going on.
         """
-        waves = self.worker.waves
-        if waves is not None and not waves.numbers_matter:
-            with torch.no_grad(), suppress(Exception):
-                waves.rehearse(instances, self._by_name, self.worker.shelf)
+        if self.player is not None:
+            with torch.no_grad():
+                self.player.planner.rehearse(instances, self._by_name)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
-        self.worker.shelve(structures)
+        self._messages.shelve(structures)
 
     def _retire(self, instances: Column, train: bool) -> None:
-        self.worker.retire(instances, train)
+        if self.worker is not None:
+            self.worker.retire(instances, train)
 
     def _forget(self, instances: Column) -> None:
-        self.worker.forget(instances)
+        if self.worker is not None:
+            self.worker.forget(instances)
 
     def _flush(self) -> None:
-        self.worker.flush()
-        self.worker.pass_tokens()
-        self.worker.tell_work()
+        updates = self._updates
+        updates.flush()
+        while updates.pass_token():
+            pass
+        updates.tell_work()
+
+    @property
+    def _updates(self) -> LocalUpdates:
+        return self._messages.updates if self.player is None else self.player.updates
 
     def _turn(self) -> None:
-        if self.worker.step():
-            return
-        played = None if self.worker.waves is None else self.worker.play(self.controller.max_active_keys)
-        if played is None:
-            held = [f"{what} holds {count}" for what, count in self.worker.held().items()]
-            raise StallError(self.controller.in_flight, [*self.worker.waits(), *held])
-        lot, done = played
-        if not done:
-            assert isinstance(lot, OfInstances)
-            self.controller.post(lot.instances)
-        elif lot.train:
-            self.controller.done(np.array(lot.numbers))
+        moved = self._messages.step() if self.player is None else self.player.step(self.controller.max_active_keys)
+        if not moved:
+            waits = [] if self.worker is None else self.worker.waits()
+            held = [f"{what} holds {count}" for what, count in self.held().items()]
+            raise StallError(self.controller.in_flight, [*waits, *self._updates.waits(), *held])
 
     def _settle(self) -> None:
-        self.worker.tell_work()
+        self._updates.tell_work()
 
     def _abandon(self) -> None:
-        self.worker.abandon()
+        (self._messages if self.player is None else self.player).abandon()
 
     def held(self) -> dict[str, int]:
-        held = self.worker.held()
+        held = (self._messages if self.player is None else self.player).held()
         if self.controller.in_flight:
             held["instances in flight"] = len(self.controller.in_flight)
         return held
 
     def counts(self) -> Counts:
-        return self.worker.counts()
+        if self.player is None:
+            return self._messages.counts()
+        return Counts(self.player.operations, self.player.messages)
+
+    def stats(self) -> RunStats:
+        player = self.player
+        if player is None:
+            return self._stats(0, 0, 0)
+        return self._stats(player.waves, player.instances, player.most)
 
     def close(self) -> None:
         """Forget what is in flight, if anything. There is nothing else to release in this runtime."""
         self.controller.abandon()
         if self.held():
-            self.worker.abandon()
+            self._abandon()

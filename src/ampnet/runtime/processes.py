@@ -25,10 +25,10 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
+from itertools import chain, islice, takewhile
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -40,9 +40,15 @@ from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction
+from ampnet.nodes.products import Precision
 from ampnet.nodes.transform import Parameterised
+from ampnet.plan.planner import Planner
+from ampnet.reference.schedule import ENOUGH_ROWS, Schedule, make_schedule
+from ampnet.reference.worker import Counts, Worker
 from ampnet.replicas.replicate import concerned, entrances
+from ampnet.reuse import BufferWatch
 from ampnet.runtime import children
+from ampnet.runtime.engine import Engine, check_precision, choose_engine
 from ampnet.runtime.events import KINDS, InOrder, events_of
 from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.placement import Trial, by_hand, known, peek, place
@@ -56,17 +62,13 @@ from ampnet.runtime.protocol import (
     report_of,
     structure_note,
 )
-from ampnet.runtime.runtime import Runtime, check_precision
+from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.shared import share
+from ampnet.runtime.stats import RunStats
 from ampnet.runtime.transport import Batch, Endpoint, Frame, Mesh, Note
-from ampnet.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.state import Column, Ints
 from ampnet.structure import Shelf, Structure
 from ampnet.update.policy import Update
-from ampnet.wave import Waves
-from ampnet.wave.kernels.products import Precision
-from ampnet.wave.sites import Sites, Unplayable
-from ampnet.worker import Counts, Worker
 
 _NAP = 0.02
 """Seconds for which the controller sleeps at most before it looks after its workers."""
@@ -87,8 +89,9 @@ class Processes(Runtime):
 
     ``affinity`` names a worker for nodes by name or pattern; all others are placed by what they cost in a short trial
     on the first instances (``"auto"``). Each worker has ``threads`` torch threads; with ``pin`` it stays on a core of
-    its own. A worker that makes no step for ``stuck_after`` seconds is taken for stuck (None: never). The other
-    settings are those of `Inline`.
+    its own. A worker that makes no step and uses no processor time for ``stuck_after`` seconds is taken for stuck
+    (None: never), unless it runs in a debugger: a long computation is never ended, a long wait for a disk or a network
+    may be. The other settings are those of `Inline`.
 
     Workers start with the first run and stay until `close`. Parameters are in shared memory from then on: the model in
     this process has the weights as they are at any moment. Linux only.
@@ -111,7 +114,8 @@ class Processes(Runtime):
         max_active_keys: int = 4,
         max_batch: int | None = None,
         enough_rows: int | None = ENOUGH_ROWS,
-        schedule: str | Schedule = "sweep",
+        wave_size: int | None = None,
+        schedule: str | Schedule | None = None,
         seed: int = 0,
         listeners: Sequence[Listener] = (),
         clock: Callable[[], float] = time.perf_counter,
@@ -150,13 +154,14 @@ class Processes(Runtime):
         self._heard = 0.0
         """When something last moved. Events that workers were asked for are no sign of it."""
         self._last_answers: dict[int, dict[str, Any]] = {}
-        self._beats: list[tuple[int, float]] = []
+        self._quiet: list[children.Quiet] = []
         self._watched: list[int] = []
         super().__init__(
             graph,
             update=update,
             updates=updates,
             max_active_keys=max_active_keys,
+            wave_size=wave_size,
             max_batch=max_batch,
             enough_rows=enough_rows,
             schedule=schedule,
@@ -165,15 +170,21 @@ class Processes(Runtime):
             clock=clock,
         )
         self.settings["workers"] = workers
-        self._waves, self._precision = waves and max_batch is None and schedule == "sweep", precision
+        self._wave_size, self._precision = wave_size, precision
         self._instances: list[Instance] = []
         """Those that workers have from the start."""
         self._numbered: dict[int, int] = {}
+        self._stamps: list[tuple[int, ...] | None] = []
+        """Of each of them, as it was when the workers were made (see `_stamp`)."""
         self._rehearsed: list[Instance] = []
-        self._prepared: Waves | None = None
+        self._prepared: Planner | None = None
         """What workers take over of what was found out about those."""
         self._entrances = entrances(graph, self._wiring)
         self._inner = [name for name in graph.nodes if name not in self._entrances]
+        engine = self._engine(waves, max_batch, schedule)
+        check_precision(precision, engine.waves)
+        self._set_engine(engine)
+        self._waves = engine.waves
         self._places = max_active_keys
         self.on_worker: Callable[[Host], None] = lambda host: None
         """Called in each worker process before it serves, for instruments. To be set before the first run."""
@@ -182,6 +193,10 @@ class Processes(Runtime):
         """Workers will have these instances from the start: to be pumped, each of them is then named, not sent.
 
         To be called before the first run. Instances that are the list of a stream in the first run are known anyway.
+
+        Workers have them as they are when the first run starts. A payload that is changed in place later, by an
+        operation of torch, is noticed: that instance is sent from then on. A change through memory that is shared with
+        NumPy is not noticed. States and structures are immutable.
         """
         if self._pids:
             raise AmpnetError("the workers are there already: tell them of instances before the first run")
@@ -193,8 +208,7 @@ class Processes(Runtime):
     @property
     def may_play(self) -> bool:
         """Whether workers may compute whole instances, so that there is a use in rehearsing them."""
-        listened = any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
-        return self._waves and not listened and concerned(self.graph.copies, self._inner) is not None
+        return self._waves
 
     def rehearse(self, instances: Iterable[Instance]) -> None:
         """Before the first run: find out what is to be computed for these instances, for all workers at once.
@@ -208,14 +222,22 @@ class Processes(Runtime):
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
         if not self._instances or not self._waves:
             return False
-        places = [self._numbered.get(id(instance), -1) for instance in instances.values()]
+        places = [self._place_of(instance) for instance in instances.values()]
         if min(places) < 0 or not all(instance.complete for instance in instances.values()):
             return False
         numbers = np.fromiter(instances, dtype=np.int64, count=len(instances))
-        data = {"era": self._era, "train": stream.train}
+        data = {"era": self._era, "train": stream.train, "stream": self.controller.sending}
         note = Note(Kind.STAGE, data, {"instances": numbers, "places": np.array(places)})
         self._send(self._homes[int(numbers[0]) % self.controller.parts], note)
         return True
+
+    def _place_of(self, instance: Instance) -> int:
+        """The number by which workers know an instance; -1 where they do not know it, or not as it is now."""
+        place = self._numbered.get(id(instance), -1)
+        if place >= 0 and self._stamps[place] != _stamp(instance):
+            del self._numbered[id(instance)]
+            return -1
+        return place
 
     def _stagger(self) -> None:
         """Begin with some of the places only; `_hear` opens more, a wave for each report of a loss.
@@ -250,8 +272,7 @@ class Processes(Runtime):
         first = next(streams, None)
         if first is None:
             return []
-        some, instances = peek(first.instances, min(_TRIED, self._wave))
-        first = Stream(instances, first.train, first.name, first.keep_predictions)
+        some, first = _ahead(first, min(_TRIED, self._wave))
         hosts = self._place(some, first.train)
         by_name = by_hand(self.graph, len(self.names), self.affinity)
         self._entrances = {name: port for name, port in self._entrances.items() if name not in by_name}
@@ -296,6 +317,10 @@ class Processes(Runtime):
         if self._whole:
             self._endpoint.spin = 0.0  # workers have something staged: there is no hurry
         self._prepare()
+        self._stamps = [_stamp(instance) for instance in self._instances]
+        for instance, stamp in zip(self._instances, self._stamps, strict=True):
+            if stamp is None:
+                del self._numbered[id(instance)]
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -321,7 +346,7 @@ class Processes(Runtime):
                 clock=self.clock,
             )
         now = time.monotonic()
-        self._beats = [(-1, now)] * workers
+        self._quiet = [children.Quiet(pid, now) for pid in self._pids]
         self._heard = self._shown = now
 
     def _prepare(self) -> None:
@@ -329,13 +354,14 @@ class Processes(Runtime):
         if not self._waves or not self._rehearsed:
             return
         mine = {name: self.graph.nodes[name] for name in self.graph.order() if self.hosts[name] == 0}
-        self._prepared, shelf = Waves(self.graph, self._wiring, mine), Shelf()
+        shelf = Shelf()
         for node in mine.values():
             node.shelf = shelf
+        self._prepared = Planner(self.graph, self._wiring, mine, shelf)
         replica = next((copy for copy, worker in self._homes.items() if worker == 0), None)
         if replica is not None:
-            with torch.no_grad(), suppress(Exception):
-                self._prepared.rehearse(self._rehearsed, self._inputs_of(replica), shelf)
+            with torch.no_grad():
+                self._prepared.rehearse(self._rehearsed, self._inputs_of(replica))
 
     def _make_interests(self) -> None:
         """Which instances each worker has to hear of: that retire, that are forgotten, and structures of which."""
@@ -353,11 +379,13 @@ class Processes(Runtime):
         counts = {c.count for c in copies.values()}
         whole = concerned(copies, self._inner) is not None and len(counts) == 1
         self._whole = whole and len(homes) == counts.pop() and not any(hosts[n] < len(here) for n in self._entrances)
-        self._brief = self._whole and not any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
         self.controller.parts = len(homes) if self._whole else 1
-        alone = len({worker for _, worker in homes}) == len(homes)  # one replica for each worker
-        self._waves = self._waves and self._brief and alone and self._playable(here)
-        check_precision(self._precision, self._waves)
+        if self._waves and (not self._whole or len({worker for _, worker in homes}) < len(homes)):
+            self._set_engine(Engine(False, "not every worker has one replica of the whole model to itself"))
+            self._waves = False
+            check_precision(self._precision, False)
+        listened = any(self._announce.wants(kind) for kind in (Return, Forward, Backward))
+        self._brief = self._whole and (self._waves or not listened)
         self._homes = dict(homes)
         """By replica of the whole model: its worker."""
         self._ways = {
@@ -365,19 +393,20 @@ class Processes(Runtime):
             for name, port in self._entrances.items()
         }
 
-    def _playable(self, here: Sequence[Sequence[str]]) -> bool:
-        """Whether each worker can play the nodes it hosts."""
-        try:
-            for names in here:
-                if names:
-                    Sites(self.graph, self._wiring, {name: self.graph.nodes[name] for name in names})
-        except Unplayable:
-            return False
-        return True
+    def _engine(self, waves: bool, max_batch: int | None, schedule: str | Schedule | None) -> Engine:
+        """Workers with a replica of the whole model each play waves; where a model is parted, messages are passed."""
+        if concerned(self.graph.copies, self._inner) is None:
+            if isinstance(schedule, str):
+                make_schedule(schedule, 0)
+            return Engine(False, "the model is parted over workers" if waves else "waves=False")
+        first = {n: self.graph.nodes[n] for n in self._inner if self.graph.copies[n].number == 0}
+        return choose_engine(self.graph, self._wiring, first, waves, max_batch=max_batch, schedule=schedule)
 
     def _be_worker(self, number: int, parent: int) -> None:
         """In the new process: work until told to end."""
         make_quiet()
+        pulse = self._pulse[number]
+        children.on_debugger(lambda: pulse.__setitem__(3, 1))
         torch.set_num_threads(self._threads)
         if self._pin:
             cores = sorted(os.sched_getaffinity(0))
@@ -387,24 +416,26 @@ class Processes(Runtime):
             self.names[number],
             self.graph,
             self._wiring,
-            copy.deepcopy(make_schedule(self._schedule, self._seed + number)),
+            copy.deepcopy(self._schedule),
             self._mesh.endpoint(number, causal=True),
             hosts=self.hosts,
             controller=len(self.names),
             kinds=[kind for kind in KINDS if self._announce.wants(kind)],
-            pulse=memoryview(self._pulse[number]),
+            pulse=memoryview(pulse),
             parent=parent,
             clock=self.clock,
             share=self._share(number) if self._whole else None,
             brief=self._brief,
             waves=self._waves,
+            wave_size=self._wave_size,
+            seed=self._seed,
             precision=self._precision,
             ends=[self._inputs_of(copy) for copy in range(self.controller.parts)] if self._whole else (),
             instances=self._instances,
             **self._limits,
         )
-        if self._prepared is not None and host.worker.waves is not None:
-            host.worker.waves.take_over(self._prepared)
+        if self._prepared is not None and host.player is not None:
+            host.player.planner.take_over(self._prepared)
         self.on_worker(host)
         if self._threads == 1:
             host.serve()
@@ -480,7 +511,8 @@ class Processes(Runtime):
                 pass
         else:
             self._sent += 1
-            target = self._ports.target(end, direction, self._era)
+            stream = self.controller.sending if self._waves else 0  # workers compute instances of a stream together
+            target = self._ports.target(end, direction, self._era, stream)
             self._send(self.hosts[end.node], Batch(target, int(direction), messages, self._last))
 
     def _from_front(self, end: End, direction: Direction, messages: Messages) -> None:
@@ -668,14 +700,22 @@ class Processes(Runtime):
         how = children.how_it_ended(pid)
         if how is not None:
             self._lose(number, how)
-        beat = int(self._pulse[number, 0])
-        if beat != self._beats[number][0] or self._pulse[number, 1]:
-            self._beats[number] = (beat, now)
-        elif self._stuck_after is not None and now - self._beats[number][1] > self._stuck_after:
+        beat, idle, at, debugged = self._pulse[number, :4].tolist()
+        quiet = self._quiet[number]
+        if self._stuck_after is None or idle or debugged:
+            quiet.begin(beat, now)
+        elif quiet.look(beat, now) > self._stuck_after:
+            if not children.waits(pid):
+                quiet.begin(beat, now)
+                return
             names = [name for name in self.graph.order() if self.hosts[name] == number]
-            at = int(self._pulse[number, 2])
-            where = f"in node '{names[at]}'" if 0 <= at < len(names) else ""
-            self._lose(number, f"has made no step for {self._stuck_after:g} s {where}".rstrip())
+            where = f" in node '{names[at]}'" if 0 <= at < len(names) else ""
+            self._lose(
+                number,
+                f"has made no step for {self._stuck_after:g} s{where}, and has used no processor time: it was stopped, "
+                f"or waits for what does not come. Where nodes may wait that long (for a disk, a network), give a "
+                f"larger stuck_after, or None",
+            )
 
     def _lose(self, number: int, how: str) -> NoReturn:
         self._ended = f"worker '{self.names[number]}' {how}"
@@ -749,9 +789,24 @@ class Processes(Runtime):
         answers = self._last_answers.values()
         return Counts(sum(a["invocations"] for a in answers), sum(a["messages"] for a in answers))
 
+    def stats(self) -> RunStats:
+        if self._pids:
+            self._ask()
+        answers = list(self._last_answers.values())
+        waves, instances = (sum(a[name] for a in answers) for name in ("waves", "instances"))
+        return self._stats(waves, instances, max((a["in_flight"] for a in answers), default=0))
+
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
         self._events = InOrder(listeners)
         return self._events
+
+
+def _stamp(instance: Instance) -> tuple[int, ...] | None:
+    """How often each payload was written to; None where torch does not count that (in inference mode)."""
+    try:
+        return tuple([given.payload._version for given in instance.feeds.values() if given.payload is not None])
+    except RuntimeError:
+        return None
 
 
 Interest = list[tuple[int, int]] | None
@@ -775,6 +830,29 @@ def _let_go(pids: Sequence[int], parent: int, watched: Sequence[int], mesh: Mesh
             if fd >= 0:
                 os.close(fd)
         mesh.close()
+
+
+def _ahead(stream: Stream, count: int) -> tuple[list[Instance], Stream]:
+    """The first few instances of a stream, and the stream with all of them.
+
+    They are read before any of them is computed with: a loader that fills one buffer again and again is found here.
+    """
+    if isinstance(stream.instances, list | tuple):
+        some = list(stream.instances[:count])
+    else:
+        watch, source = BufferWatch(stream.name), chain.from_iterable((stream.instances,))
+
+        def watched() -> Iterator[Instance]:
+            for position, instance in enumerate(islice(source, count)):
+                if isinstance(instance, Instance):
+                    watch.read(instance, position)
+                yield instance
+
+        some, instances = peek(watched(), count)
+        if watch.fault is not None:
+            raise watch.fault
+        stream = Stream(chain(instances, source), stream.train, stream.name, stream.keep_predictions)
+    return list(takewhile(lambda instance: isinstance(instance, Instance), some)), stream
 
 
 def _chained(first: Stream, rest: Iterable[Stream]) -> Iterable[Stream]:

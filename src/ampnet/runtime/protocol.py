@@ -13,6 +13,10 @@
 A frame holds numbers, texts and arrays, nothing that would have to be unpickled. Messages carry, with the number of the
 port they are for, the number of the **era** they belong to: every ABANDON begins a new one, and what is still under way
 from the one before is dropped wherever it arrives.
+
+Where a worker computes whole instances at once, it also has to know which of them are of one **stream**: those of two
+streams that run together are not computed together, for their losses are reported apart. The number of the stream (0,
+1, ... in a run) is in the note STAGE, and in the target of pumped messages (`Ports.stream`).
 """
 
 from __future__ import annotations
@@ -58,6 +62,10 @@ class Kind(IntEnum):
     EQUAL = 15
 
 
+_STREAMS = 1 << 20
+"""Numbers of streams. They may come again when all have been used: never are so many streams under way."""
+
+
 class Ports:
     """All places that messages are sent to, numbered: input ports forward, output ports and the controller backward.
 
@@ -73,14 +81,21 @@ class Ports:
         self._numbers = tuple({end: i for i, end in enumerate(ends)} for ends in self.ends)
         self._count = max(len(forward), len(backward))
 
-    def target(self, end: End, direction: Direction, era: int) -> int:
-        """The number of a place, in an era."""
-        return era * self._count + self._numbers[direction][end]
+    def target(self, end: End, direction: Direction, era: int, stream: int = 0) -> int:
+        """The number of a place, in an era, for messages of a stream.
+
+        Batches of two targets are never put together on the way. So a stream is only named where that is wanted.
+        """
+        return (era * _STREAMS + stream % _STREAMS) * self._count + self._numbers[direction][end]
 
     def find(self, target: int, direction: int) -> tuple[End, int]:
         """The place and the era of a number."""
-        era, number = divmod(target, self._count)
-        return self.ends[direction][number], era
+        stream, number = divmod(target, self._count)
+        return self.ends[direction][number], stream // _STREAMS
+
+    def stream(self, target: int) -> int:
+        """The stream of a number; 0 where none was named."""
+        return target // self._count % _STREAMS
 
 
 def structure_note(structures: Mapping[int, Structure]) -> Note:

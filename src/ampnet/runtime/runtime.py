@@ -10,6 +10,7 @@ process, `Processes` has several in processes of their own.
 from __future__ import annotations
 
 import gc
+import platform
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any, Self
 
 import torch
 
+from ampnet._version import __version__
 from ampnet.controller import Controller, Progress
 from ampnet.errors import AmpnetError, GraphError
 from ampnet.events.log import Announcer, Begin, Listener, Rest
@@ -29,13 +31,15 @@ from ampnet.message import Messages
 from ampnet.nodes.cond import Cond
 from ampnet.nodes.dispatch import Dispatch
 from ampnet.nodes.loss import Loss
+from ampnet.reference.schedule import Schedule
+from ampnet.reference.worker import Counts
 from ampnet.replicas.group import Replicas, Table
-from ampnet.schedule import Schedule
+from ampnet.runtime.engine import Engine
+from ampnet.runtime.stats import RunStats
 from ampnet.state import Column
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
 from ampnet.update.updater import Updater
-from ampnet.worker import Counts
 
 
 class Runtime:
@@ -50,14 +54,15 @@ class Runtime:
         update: Update | None,
         updates: Mapping[str, Update | None] | None,
         max_active_keys: int,
+        wave_size: int | None,
         max_batch: int | None,
         enough_rows: int | None,
-        schedule: str | Schedule,
+        schedule: str | Schedule | None,
         seed: int,
         listeners: Sequence[Listener],
         clock: Callable[[], float],
     ) -> None:
-        for name, value in (("max_batch", max_batch), ("enough_rows", enough_rows)):
+        for name, value in (("max_batch", max_batch), ("enough_rows", enough_rows), ("wave_size", wave_size)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be 1 or more, got {value}")
         self.graph, self.clock = graph, clock
@@ -66,10 +71,12 @@ class Runtime:
         self.settings: dict[str, Any] = {
             "runtime": self.kind,
             "max_active_keys": max_active_keys,
+            "wave_size": wave_size,
             "max_batch": max_batch,
             "enough_rows": enough_rows,
-            "schedule": schedule if isinstance(schedule, str) else type(schedule).__name__,
+            "schedule": schedule if isinstance(schedule, str | None) else type(schedule).__name__,
             "seed": seed,
+            "versions": {"ampnet": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
         self._wiring = graph.validate()
         graph.runtime = weakref.ref(self)
@@ -97,6 +104,20 @@ class Runtime:
             announce=self._announce,
             clock=clock,
         )
+
+    def _set_engine(self, engine: Engine) -> None:
+        """Note which engine runs, and why, where everybody can see it."""
+        self.engine = engine
+        self.settings["engine"], self.settings["engine_reason"] = engine.name, engine.reason
+        if self.settings["schedule"] is None:
+            self.settings["schedule"] = "backward-first" if engine.waves else "sweep"
+
+    def _stats(self, waves: int, instances: int, in_flight: int) -> RunStats:
+        return RunStats(self.engine.name, self.engine.reason, waves, instances, in_flight)
+
+    def stats(self) -> RunStats:
+        """Which engine ran, and how many waves it has played."""
+        raise NotImplementedError
 
     def _is_label(self, end: End) -> bool:
         """Whether what is pumped there is a label, at most sent a way by its state first."""
@@ -307,17 +328,6 @@ def _fewer_collections() -> Iterator[None]:
 def _written(updater: Updater) -> list[int]:
     """How often each parameter was written to in place, in this process."""
     return [parameter._version for parameter in updater.parameters]
-
-
-def check_precision(precision: str, waves: bool) -> None:
-    """Products are narrow in waves only."""
-    if precision not in ("float32", "bfloat16"):
-        raise ValueError(f"precision must be float32 or bfloat16, got {precision!r}")
-    if precision != "float32" and not waves:
-        raise AmpnetError(
-            "precision='bfloat16' needs whole instances in one process (waves): on worker processes replicas of the "
-            "whole model, no listener to every message, no max_batch, the schedule 'sweep'"
-        )
 
 
 def _summary(policy: Update | None) -> dict[str, Any] | None:

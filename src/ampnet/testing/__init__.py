@@ -6,7 +6,7 @@
 * `assert_at_rest`: nothing is left in any queue or cache, by name.
 * `assert_kept` (from `ampnet.events`): the promises that can be read off an event log.
 * `ampnet.testing.strategies`: random graphs, instances and schedules for Hypothesis.
-* `ampnet.testing.written`: random models, with combinators inside of combinators.
+* `ampnet.testing.written`: random models, with combinators inside of combinators, for Hypothesis or by a seed.
 """
 
 from ampnet.testing.language import assert_compiled, assert_judged, compiled_gradients, model_gradients

@@ -6,7 +6,7 @@ plain torch with autograd, in any order of messages that ``settings`` lead to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,10 +58,14 @@ def compiled_gradients(graph: Compiled, instances: Sequence[Sequence[Any]], **se
     Updates are frozen, and the sums are left at zero. Frozen parameters are left out. Checks that nothing is left
     behind.
     """
+    return by_model_names(graph, graph_gradients(graph, list(graph.instances(instances)), **settings))
+
+
+def by_model_names(graph: Compiled, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients by ``node.parameter``, as `Graph.gradients` has them, by the model's own names instead."""
     named = {name: p for name, p in graph.model.named_parameters() if p.requires_grad}
     names = {id(p): name for name, p in named.items()}
     out = {name: torch.zeros_like(p).detach() for name, p in named.items()}
-    found = graph_gradients(graph, list(graph.instances(instances)), **settings)
     for label, parameter in graph.module().named_parameters():  # of replicas the first, of tiles the whole
         if parameter.requires_grad:
             out[names[id(parameter)]] += found[label]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ampnet.schedule import Lane
+from ampnet.reference.schedule import Lane
 
 
 class Scripted:

@@ -130,9 +130,14 @@ class Updater:
             return
         if instances < policy.min_update_frequency or self.waiting or self.together or self.moved is not None:
             return
-        rate = quick.plain_rate()
+        rate = None if self.version in self.live_versions() else quick.plain_rate()
         if rate is not None and self._is_plain(self.adding, None):
             self.direct = -rate / (instances if policy.average else 1)
+
+    @property
+    def went(self) -> bool:
+        """Whether the gradients are in the weights already, and not in the sums."""
+        return self._went
 
     def went_direct(self) -> None:
         """All gradients have been added to the weights."""
@@ -306,7 +311,7 @@ class Updater:
             self.schedule.step()  # (torch warns of a schedule that steps before its optimizer ever did)
 
     def _keep_version(self) -> None:
-        if self.stashes and self.version in self.live_versions():
+        if self.version in self.live_versions():
             self._stash[self.version] = [w.clone() for w in self.weights]
 
     def weights_of(self, version: int) -> list[Tensor]:

@@ -1,7 +1,7 @@
-"""Waves: whole instances computed in one go, from what is known of them beforehand. See `ampnet.wave.waves`."""
+"""Waves: whole instances computed together, row by row as `ampnet.plan` laid them out, several waves in flight.
 
-from ampnet.wave.lot import Lot
-from ampnet.wave.sites import Unplayable
-from ampnet.wave.waves import PlayedHalf, Waves
-
-__all__ = ["Lot", "PlayedHalf", "Unplayable", "Waves"]
+    arena      rows of one width, and their gradients
+    kernels    how the rows of a site are computed, forward and backward
+    passage    one wave on its way
+    player     plays the operations of all passages of a worker, in the order of a schedule
+"""

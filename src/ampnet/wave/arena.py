@@ -6,7 +6,8 @@
 Rows that are equal are kept once: what looks like so many rows may then be fewer, and ``inverse`` leads from the place
 where a row was expected to the row it is equal to.
 
-Memory is taken from a `Pool` and used again in the next wave, so that in the long run nothing is allocated.
+Memory is taken from a `Pool` and used again in a later wave, so that in the long run nothing is allocated. A passage
+has a pool to itself.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Pool:
     def __init__(self) -> None:
         self._stores: dict[object, Tensor] = {}
 
+    def nbytes(self) -> int:
+        return sum(store.numel() * store.element_size() for store in self._stores.values())
+
     def take(self, name: object, shape: Sequence[int], like: Tensor) -> Tensor:
         """A tensor of this shape, with whatever is in it; the last one of this name is no longer valid."""
         size = 1
@@ -40,7 +44,7 @@ class Pool:
 class Arena:
     """The rows of one wave. See the head of this file."""
 
-    __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows", "table")
+    __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows", "table", "touched")
 
     def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool) -> None:
         self.fixed = False
@@ -51,22 +55,35 @@ class Arena:
         self.inverse: Tensor | None = None
         self.table = False
         """Whether it holds different rows of a table, which nothing is computed of but by those who read them."""
+        self.touched = False
+        """Whether anybody has added to gradients."""
         self.blank = 0
         """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows depend on no parameter.
         ``moved``: whether anybody wants gradients."""
 
     def clear(self) -> None:
         """A wave begins."""
-        self.blank = 0
+        self.blank, self.touched = 0, False
         if not self.fixed:
             self.data = self.grad = self.inverse = None
         elif self.grad is not None:
             self.grad.zero_()
 
+    @property
+    def rows_made(self) -> Tensor:
+        """All rows. Some of them must have been made."""
+        assert self.data is not None
+        return self.data
+
     def open(self, row: Sequence[int], like: Tensor) -> Tensor:
         """The tensor of all rows, each of this shape."""
         if self.data is None:
             self.data = self.pool.take((self.number, "rows"), (self.rows, *row), like)
+        elif self.data.shape[1:] != torch.Size(row) or self.data.dtype != like.dtype:
+            raise PayloadError(
+                f"rows of {like.dtype} {tuple(row)} do not fit among rows of {self.data.dtype} "
+                f"{tuple(self.data.shape[1:])}, with which they are joined later"
+            )
         return self.data
 
     def put(self, start: int, stop: int, rows: Tensor) -> None:
@@ -74,12 +91,7 @@ class Arena:
         if self.data is None and stop - start == self.rows and not self.fixed:
             self.data = rows
             return
-        into = self.open(rows.shape[1:], rows)[start:stop]
-        if into.shape != rows.shape or into.dtype != rows.dtype:
-            raise PayloadError(
-                f"rows of {rows.dtype} {tuple(rows.shape)} do not fit among rows of {into.dtype} {tuple(into.shape)}"
-            )
-        into.copy_(rows)
+        self.open(rows.shape[1:], rows)[start:stop].copy_(rows)
 
     def see_once(self, start: int, stop: int, read: Read) -> None:
         """The rows of a slice were made of these, equal ones of equal ones, and only once."""
@@ -91,9 +103,10 @@ class Arena:
 
     def gradient(self) -> Tensor:
         """The tensor of all gradients; zero at first."""
+        self.touched = True
         if self.grad is None:
-            assert self.data is not None
-            self.grad = self.pool.take((self.number, "gradients"), self.data.shape, self.data).zero_()
+            data = self.rows_made
+            self.grad = self.pool.take((self.number, "gradients"), data.shape, data).zero_()
         return self.grad
 
 
@@ -116,11 +129,16 @@ class Read:
             return self.index
         return inverse[self.start : self.stop] if self.index is None else inverse.index_select(0, self.index)
 
-    def rows(self) -> Tensor:
-        """The rows; not to be written to."""
-        data, places = self.arena.data, self.places()
-        assert data is not None
-        return data[self.start : self.stop] if places is None else data.index_select(0, places)
+    def rows(self, columns: tuple[int, int] | None = None) -> Tensor:
+        """The rows, or some columns of them; not to be written to."""
+        data, places = self.arena.rows_made, self.places()
+        if places is None:
+            rows = data[self.start : self.stop]
+            return rows if columns is None else rows[..., columns[0] : columns[1]]
+        if columns is None:
+            return data.index_select(0, places)
+        narrow, places = in_columns(data, columns, places)
+        return narrow.index_select(0, places)
 
     @property
     def blank(self) -> bool:
@@ -133,15 +151,24 @@ class Read:
         return self.arena.moved and (self.index is not None or self.stop > self.arena.pumped)
 
     def add(self, g: Tensor, columns: tuple[int, int] | None = None) -> None:
-        """Add to the gradient of these rows."""
+        """Add to the gradient of these rows, or of some columns of them."""
         if not self.moved:
             return
         total, places = self.arena.gradient(), self.places()
-        if columns is not None:
-            total = total[:, columns[0] : columns[1]]
         if places is None:
-            total[self.start : self.stop].add_(g)
-        else:
-            if g.untyped_storage().data_ptr() == total.untyped_storage().data_ptr():
-                g = g.clone()  # a gradient that is handed on as it is, to rows of the same arena
-            total.index_add_(0, places, g)
+            into = total[self.start : self.stop]
+            (into if columns is None else into[..., columns[0] : columns[1]]).add_(g)
+            return
+        if g.untyped_storage().data_ptr() == total.untyped_storage().data_ptr():
+            g = g.clone()  # a gradient that is handed on as it is, to rows of the same arena
+        if columns is not None:
+            total, places = in_columns(total, columns, places)
+        total.index_add_(0, places, g.contiguous())
+
+
+def in_columns(rows: Tensor, columns: tuple[int, int], places: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns of rows as rows of their own, and where these are: memory without gaps is read and added to faster."""
+    width, narrow = rows.shape[-1], columns[1] - columns[0]
+    if rows.dim() == 2 and width % narrow == 0 and columns[0] % narrow == 0 and rows.is_contiguous():
+        return rows.view(-1, narrow), places * (width // narrow) + columns[0] // narrow
+    return rows[..., columns[0] : columns[1]], places

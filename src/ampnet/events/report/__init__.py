@@ -20,13 +20,14 @@ from ampnet.events.gantt_page import READY
 from ampnet.events.gantt_page import SCRIPT as GANTT_SCRIPT
 from ampnet.events.gantt_page import STYLE as GANTT_STYLE
 from ampnet.events.record import RunRecord
-from ampnet.events.report import sections
+from ampnet.events.report import sections, settings
 from ampnet.events.report.drawing import drawing_of
 from ampnet.events.report.replicas import replicas
 
 __all__ = ["drawing_of", "page", "report"]
 
 SECTIONS = {
+    "run": ("How it ran", settings.how),
     "learning": ("Learning and throughput", sections.learning),
     "workers": ("Workers", sections.workers),
     "timeline": ("Who worked when", sections.timeline),
@@ -34,7 +35,7 @@ SECTIONS = {
     "staleness": ("Staleness", sections.staleness),
     "replicas": ("Replicas", replicas),
     "graph": ("The graph", sections.graph),
-    "settings": ("Settings", sections.settings),
+    "settings": ("Settings", settings.settings),
 }
 """By id, in the order of the page. One that has nothing to say is left out: that on replicas of a run without any."""
 
@@ -102,6 +103,10 @@ td {{ white-space: nowrap; }}
 td small {{ color: {FAINT}; white-space: normal; display: inline-block; max-width: 9rem; }}
 th[data-sorts] {{ cursor: pointer; }}
 tr {{ break-inside: avoid; }}
+#run thead {{ display: none; }}
+#run td:first-child {{ color: {FAINT}; }}
+details {{ margin: 0.5rem 0; }}
+summary {{ cursor: pointer; }}
 @media print {{
   nav, .buttons {{ display: none; }}
   body {{ margin: 0; max-width: none; }}

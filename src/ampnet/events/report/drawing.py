@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -35,6 +36,52 @@ def sketch_from(data: Mapping[str, Any]) -> Sketch:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         known = ", ".join(f.name for f in fields(Sketch))
         raise DataError(f"the run's settings hold a graph that cannot be drawn ({error!r}); it has {known}") from error
+
+
+def without_replicas(drawing: Sketch) -> Sketch:
+    """The drawing with one item in place of all replicas of a node, and one edge in place of many to and from them."""
+    first: dict[str, int] = {}
+    places: list[int] = []
+    kept: list[Item] = []
+    counts = Counter(item.base for item in drawing.items if item.base)
+    for item in drawing.items:
+        if item.base in first:
+            places.append(first[item.base])
+            continue
+        if item.base:
+            first[item.base] = len(kept)
+            item = replace(item, name=item.base, base="", note=(*item.note, f"{counts[item.base]} replicas"))
+        places.append(len(kept))
+        kept.append(item)
+    if not first:
+        return drawing
+    edges: dict[tuple[int, ...], Edge] = {}
+    for edge in drawing.edges:
+        source, target = places[edge.source], places[edge.target]
+        out, into = edge.out, edge.into
+        # One port each for all replicas: at the node that shares messages out, and at that which brings them together.
+        if drawing.items[edge.target].base and not drawing.items[edge.source].base:
+            out = -1
+        elif drawing.items[edge.source].base and not drawing.items[edge.target].base:
+            into = -1
+        edges.setdefault((source, out, target, into), replace(edge, source=source, target=target))
+    return _used_ports(Sketch(drawing.title, kept, list(edges.values())))
+
+
+def _used_ports(drawing: Sketch) -> Sketch:
+    """Without the ports that have no edge any more."""
+    outs = [sorted({e.out for e in drawing.edges if e.source == i}) for i in range(len(drawing.items))]
+    intos = [sorted({e.into for e in drawing.edges if e.target == i}) for i in range(len(drawing.items))]
+    items = [
+        replace(
+            item,
+            outputs=tuple(item.outputs[p] for p in outs[i] if p < len(item.outputs)),
+            inputs=tuple(item.inputs[p] for p in intos[i] if p < len(item.inputs)),
+        )
+        for i, item in enumerate(drawing.items)
+    ]
+    edges = [replace(e, out=outs[e.source].index(e.out), into=intos[e.target].index(e.into)) for e in drawing.edges]
+    return Sketch(drawing.title, items, edges)
 
 
 def _item(**given: Any) -> Item:

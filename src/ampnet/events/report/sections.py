@@ -12,14 +12,19 @@ from ampnet.events.gantt import COLOURS, chart, natural
 from ampnet.events.gantt_page import figure
 from ampnet.events.record import Point, RunRecord, StreamRecord
 from ampnet.events.report.charts import BLUE, ORANGE, Curve, curves, lags, shares, sizes
-from ampnet.events.report.drawing import sketch_from, svg_of
-from ampnet.events.totals import NodeTotal
+from ampnet.events.report.collapsed import Line, least_mean_most, lines_of, span
+from ampnet.events.report.drawing import sketch_from, svg_of, without_replicas
+from ampnet.events.report.settings import engine_of, workers_of
+from ampnet.events.report.tables import table
 from ampnet.events.utilisation import NodeUse
+from ampnet.graph import CONTROLLER
 
 HOT = 0.02
 """Nodes with at least this share of the time are marked in the drawing."""
 LONG = 200
 """Streams in the table; of more, the last."""
+CROWD = 8
+"""Workers of which each is looked at; of more, the range is given too."""
 
 
 def summary(run: RunRecord) -> str:
@@ -38,11 +43,12 @@ def summary(run: RunRecord) -> str:
     stale = run.totals.staleness
     if stale.messages:
         parts.append(f"staleness {stale.mean:.1f} (max {stale.max})")
-    busy = [sum(of.values()) / run.totals.wall for of in run.totals.workers.values() if run.totals.wall > 0]
+    busy = [sum(of.values()) / run.totals.wall for of in workers_of(run).values() if run.totals.wall > 0]
     if busy:
         named = f"{len(busy)} workers" if len(busy) > 1 else "the worker"
         parts.append(f"{named} busy {100 * sum(busy) / len(busy):.0f} % of the time")
-    return "; ".join(parts)
+    engine = engine_of(run)
+    return "; ".join([*parts, *([f"engine: {engine}"] if engine else [])])
 
 
 def learning(run: RunRecord) -> str:
@@ -128,8 +134,9 @@ def workers(run: RunRecord) -> str:
     """Where the time of each worker went."""
     wall, rows = run.totals.wall, []
     kinds = ["forward", "backward", "update"]
-    kinds += ["sync"] if any("sync" in of for of in run.totals.workers.values()) else []
-    for name in sorted(run.totals.workers, key=natural):
+    kinds += [kind for kind in ("sync", "layout") if any(kind in of for of in run.totals.workers.values())]
+    names = sorted(workers_of(run), key=natural)
+    for name in [*names, *(name for name in run.totals.workers if name == CONTROLLER)]:
         of = run.totals.workers[name]
         busy = sum(of.values())
         hosted = sum(total.worker == name for total in run.totals.nodes.values())
@@ -137,30 +144,52 @@ def workers(run: RunRecord) -> str:
         rows.append(
             [escape(name), shares(list(of.items()), wall, wide=420), _percent(busy, wall), *percents, str(hosted)]
         )
+    if len(names) > CROWD and wall > 0:
+        parts = [workers_of(run)[name] for name in names]
+        busy_parts = [100 * sum(of.values()) / wall for of in parts]
+        each = [least_mean_most([100 * of.get(kind, 0.0) / wall for of in parts], ".1f") for kind in kinds]
+        cells = [least_mean_most(busy_parts, ".1f"), *each]
+        first = f"<b>{len(names)} workers</b>"
+        rows.insert(0, [first, "least / mean / most, %", *cells, ""])
     note = "<p>Parts of the wall time. The rest went into queues, routing, the controller, recording, or waiting.</p>"
     return note + table(["worker", "", "busy", *kinds, "nodes"], rows, words=2)
 
 
 def nodes(run: RunRecord) -> str:
-    """What each node did: time, batches, updates, staleness."""
+    """What each node did: time, batches, updates, staleness. Replicas of a node share a line."""
     drawing = _drawing(run)
     details = {item.name: item.detail for item in drawing.items} if drawing is not None else {}
-    spent = sum(total.seconds for total in run.totals.nodes.values())
-    top = max((total.seconds for total in run.totals.nodes.values()), default=0.0)
+    lines = sorted(lines_of(run), key=lambda line: -line.total.seconds)
+    spent = sum(line.total.seconds for line in lines)
+    top = max((line.total.seconds for line in lines), default=0.0)
     several = len(run.totals.workers) > 1
     rows = []
-    for name, total in sorted(run.totals.nodes.items(), key=lambda item: -item[1].seconds):
+    for line in lines:
+        total = line.total
         parts = [("forward", total.forward), ("backward", total.backward), ("update", total.updates)]
         bar = shares([(kind, part.seconds) for kind, part in parts if part is not None], top, wide=110)
-        row = [f"<b>{escape(name)}</b><br><small>{escape(details.get(name, ''))}</small>"]
+        detail = details.get(next(iter(line.members)), "")
+        copies = f"<br><small>{line.count} replicas</small>" if line.count > 1 else ""
+        row = [f"<b>{escape(line.name)}</b><br><small>{escape(detail)}</small>{copies}"]
         row += [escape(total.worker)] if several else []
-        row += [f"{_percent(total.seconds, spent)}<br>{bar}", *_use(total.forward, "forward")]
-        row += [*_use(total.backward, "backward"), *_updates(total)]
+        row += [f"{_percent(total.seconds, spent)}<br>{bar}{_each(line)}", *_use(total.forward, "forward")]
+        row += [*_use(total.backward, "backward"), *_updates(line)]
         rows.append(row)
     head = ["node", *(["worker"] if several else []), "time", "forward batches", "messages, rows of one", "batch sizes"]
     head += ["backward batches", "messages, rows of one", "batch sizes", "updates", "staleness"]
-    note = f"<p>Sorted by time; its bar is {_legend()}. Batch sizes: batches of 1, 2–3, 4–7, … messages.</p>"
-    return note + table(head, rows, words=2 if several else 1)
+    note = f"<p>Sorted by time; its bar is {_legend()}. Batch sizes: batches of 1, 2–3, 4–7, … messages."
+    note += " In a wave a batch is an operation, and the time of weight gradients counts to backward." * bool(
+        run.totals.waves
+    )
+    if any(line.count > 1 for line in lines):
+        note += " Replicas of a node share a line, with their sum; the range is that of single replicas."
+    return f"{note}</p>" + table(head, rows, words=2 if several else 1)
+
+
+def _each(line: Line) -> str:
+    if line.count == 1:
+        return ""
+    return f"<br><small>{span((total.seconds for total in line.members.values()), '.3g')} s each</small>"
 
 
 def _use(use: NodeUse | None, kind: str) -> list[str]:
@@ -173,10 +202,17 @@ def _use(use: NodeUse | None, kind: str) -> list[str]:
     ]
 
 
-def _updates(total: NodeTotal) -> list[str]:
+def _updates(line: Line) -> list[str]:
+    total, members = line.total, line.members.values()
     updates = "" if total.updates is None else f"{total.updates.updates:,}"
     stale = total.staleness
-    return [updates, "" if stale is None else f"{stale.mean:.2f}, max {stale.max}"]
+    found = "" if stale is None else f"{stale.mean:.2f}, max {stale.max}"
+    if line.count > 1 and updates:
+        updates += f"<br><small>{span((m.updates.updates for m in members if m.updates is not None), ',')} each</small>"
+    if line.count > 1 and found:
+        means = span((m.staleness.mean for m in members if m.staleness is not None), ".2f")
+        found += f"<br><small>mean {means}</small>"
+    return [updates, found]
 
 
 def _legend() -> str:
@@ -187,14 +223,15 @@ def _legend() -> str:
 
 
 def staleness(run: RunRecord) -> str:
-    """A histogram for each node with parameters."""
+    """A histogram for each node with parameters; replicas of a node share one."""
     parts = []
-    for name, total in run.totals.nodes.items():
-        stale = total.staleness
+    for line in lines_of(run):
+        stale = line.total.staleness
         if stale is not None and stale.messages:
+            copies = f", {line.count} replicas" if line.count > 1 else ""
             parts.append(
-                f'<figure class="lags"><figcaption><b>{escape(name)}</b><br>mean {stale.mean:.2f}, max {stale.max}, '
-                f"{stale.messages:,} messages</figcaption>{lags(stale.histogram)}</figure>"
+                f'<figure class="lags"><figcaption><b>{escape(line.name)}</b>{copies}<br>mean {stale.mean:.2f}, '
+                f"max {stale.max}, {stale.messages:,} messages</figcaption>{lags(stale.histogram)}</figure>"
             )
     if not parts:
         return ""
@@ -203,12 +240,14 @@ def staleness(run: RunRecord) -> str:
 
 
 def graph(run: RunRecord) -> str:
-    """The drawing, with the share of the time at the nodes that took most."""
+    """The drawing, with the share of the time at the nodes that took most; replicas of a node are one item."""
     drawing = _drawing(run)
     if drawing is None:
         return "<p>The run's file holds no drawing: its settings have no <code>graph</code>.</p>"
-    spent = sum(total.seconds for total in run.totals.nodes.values())
-    marks = {name: min(1.0, total.seconds / spent) for name, total in run.totals.nodes.items() if spent > 0}
+    drawing = without_replicas(drawing)
+    lines = lines_of(run)
+    spent = sum(line.total.seconds for line in lines)
+    marks = {line.name: min(1.0, line.total.seconds / spent) for line in lines if spent > 0}
     hot = {name: share for name, share in marks.items() if share >= HOT}
     return f"<p>Per cent: share of all the time spent in nodes, from {100 * HOT:.0f} % on.</p>{svg_of(drawing, hot)}"
 
@@ -227,40 +266,9 @@ def timeline(run: RunRecord) -> str:
     kept = ""
     if run.totals.boxes > len(run.boxes):
         kept = f"<p>Of the run's {run.totals.boxes:,} boxes, the first {len(run.boxes):,} were recorded.</p>"
-    return f"<p>{escape(drawn.title)}. The numbers in the boxes are instances.</p>{kept}{figure(drawn, run.boxes)}"
-
-
-def settings(run: RunRecord) -> str:
-    """Under which settings the run was started."""
-    rows = []
-    for name, value in run.settings.items():
-        if name == "updates" and isinstance(value, Mapping):
-            rows += [[f"updates of {node}", _plain(policy)] for node, policy in value.items()]
-        elif name == "replicas" and isinstance(value, Sequence):
-            rows += [[f"replicas of {one.get('node')}", _plain(one)] for one in value if isinstance(one, Mapping)]
-        elif name != "graph":
-            rows.append([name, _plain(value)])
-    return table(["setting", "value"], [[escape(c) for c in row] for row in rows], words=2) if rows else ""
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None) or "none"
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(_plain, value))
-    return "none" if value is None else str(value)
+    note = f"<p>{escape(drawn.title)}. In the boxes are names of nodes and numbers of instances, where they fit.</p>"
+    return f"{note}{kept}{figure(drawn, run.boxes)}"
 
 
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole > 0 else "-"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
-    """A table; ``rows`` are HTML already. The first ``words`` columns are text, the others numbers."""
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "".join(f"<{tag}{'' if i < words else ' class=n'}>{cell}</{tag}>" for i, cell in enumerate(cells))
-
-    body = "\n".join(f"<tr>{row(cells, 'td')}</tr>" for cells in rows)
-    top = row([escape(h) for h in head], "th")
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'

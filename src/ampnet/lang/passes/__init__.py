@@ -2,17 +2,15 @@
 
 remove_dead     values that no loss depends on are not computed at all
 fuse_linear     an activation that follows a Linear is done in its node
-fuse_choice     a choice among Linear layers of one shape becomes one node, which updates them together; off by default
 fuse_loops      the control of a loop becomes one node
 fuse_rows       chains of row-wise operations become one node
 """
 
 from __future__ import annotations
 
-from ampnet.lang.passes.choice import fuse_choice
 from ampnet.lang.passes.dead import remove_dead
 from ampnet.lang.passes.linear import fuse_linear
 from ampnet.lang.passes.loops import fuse_loops
 from ampnet.lang.passes.rows import fuse_rows
 
-__all__ = ["fuse_choice", "fuse_linear", "fuse_loops", "fuse_rows", "remove_dead"]
+__all__ = ["fuse_linear", "fuse_loops", "fuse_rows", "remove_dead"]

@@ -11,28 +11,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ampnet.errors import PayloadError
 from ampnet.nodes.embedding import Embedding
+from ampnet.plan.layout import Operation
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.wave.layout import Operation
 
 
 class EmbeddingKernel(Kernel):
     """`Embedding` nodes that have an arena of their own."""
 
+    def begin(self) -> None:
+        assert isinstance(self.site.node, Embedding)
+        self.node = self.site.node
+
     def forward(self, op: Operation) -> None:
-        node = self.site.node
-        assert isinstance(node, Embedding)
-        tokens = op.reads[0].rows()
-        if tokens.dtype != torch.int64 or tokens.dim() != 1:
-            raise PayloadError(f"expects int64 indices, got a payload of {tokens.dtype} {tuple(tokens.shape)}")
-        if not tokens.is_cuda and len(tokens):
-            low, high = torch.aminmax(tokens)
-            if int(low) < 0 or int(high) >= node.size:
-                raise PayloadError(f"has {node.size} entries (0 to {node.size - 1}); got {int(low)} to {int(high)}")
-        table, self.out.table = self.weights[0], True
+        tokens = self.rows(op, 0)
+        self.node.check(tokens)
+        if not tokens.is_cuda:
+            self.node.check_range(tokens)
+        table, self.out.table = self.passage.weights(self.node)[0], True
         self._chosen: Tensor | None = None
-        if node.size <= len(tokens):
+        if tokens.dim() > 1:
+            self._chosen = tokens.reshape(-1)
+            self.out.put(op.start, op.stop, table.index_select(0, self._chosen).view(*tokens.shape, -1))
+        elif self.node.size <= len(tokens) and self.passage.reads_current(self.node):
             self.out.data, self.out.inverse = table, tokens
         elif tokens.is_cuda:  # to find the different ones, one would have to wait for the device
             self._chosen = tokens
@@ -44,12 +45,12 @@ class EmbeddingKernel(Kernel):
     def backward(self, op: Operation) -> None:
         pass
 
-    def finish(self) -> None:
-        node, g = self.site.node, self.out.grad
-        assert isinstance(node, Embedding)
+    def collect(self) -> None:
+        node, g = self.node, self.out.grad
         if g is None:
             return
-        total = self.sums[0]
+        total = self.passage.sums(node)[0]
+        g = g.view(-1, g.shape[-1])
         if node.padding is not None:
             where = node.padding if self._chosen is None else torch.nonzero(self._chosen == node.padding).flatten()
             g[where] = 0

@@ -2,6 +2,8 @@
 
 In training nobody asks for the loss of one message, so a wave reports sums: one state (that of its last instance), the
 mean loss over all rows, and how many there were. In inference every message is reported on.
+
+A loss that is not finite ends the run, named with its state, or is left out of the wave and counted (``on_nan``).
 """
 
 from __future__ import annotations
@@ -16,16 +18,15 @@ from torch import Tensor
 from ampnet.message import Messages
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
+from ampnet.plan.layout import Operation
 from ampnet.state import Ints, States
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.wave.layout import Layout, Operation, Whole
-from ampnet.wave.sites import Unplayable
 
 
 class _Met:
     """A prediction and its label: looks like `ampnet.nodes.join.Joined`."""
 
-    def __init__(self, payloads: Sequence[Tensor], batch: Messages, labels: Ints | None) -> None:
+    def __init__(self, payloads: Sequence[Tensor | None], batch: Messages, labels: Ints | None) -> None:
         self.payloads, self.last, self._labels = tuple(payloads), batch, labels
 
     def offsets(self, port: int) -> Ints | None:
@@ -38,36 +39,53 @@ class _Met:
 class LossKernel(Kernel):
     """`Loss` nodes."""
 
-    def begin(self, layout: Layout, whole: Whole, train: bool) -> None:
-        super().begin(layout, whole, train)
-        self.reports: list[Report] = []
+    def begin(self) -> None:
+        assert isinstance(self.site.node, Loss)
+        self.node = self.site.node
 
     def forward(self, op: Operation) -> None:
-        node = self.site.node
-        assert isinstance(node, Loss)
-        payloads = [read.rows() for read in op.reads]
-        if self.train:
-            self._learn(node, op, *payloads)
+        prediction = self.rows(op, 0)
+        label = None if op.reads[1].arena.data is None else self.rows(op, 1)
+        if self.train and label is not None:
+            self._learn(op, prediction, label)
             return
-        batch = self.layout.messages_of(op, payloads[1], False)
-        labels = self.layout.labels_of(op) if node.selects else batch.offsets
-        (report,) = node.judge(_Met(payloads, batch, labels))  # type: ignore[arg-type]
-        assert isinstance(report, Report)
-        self.reports.append(report)
+        batch = self.layout.messages_of(op, prediction, self.train)
+        for output in self.node.judge(_Met((prediction, label), batch, self._labels(op, batch))):  # type: ignore[arg-type]
+            if isinstance(output, Report):
+                self.passage.report(output)
 
-    def _learn(self, node: Loss, op: Operation, prediction: Tensor, label: Tensor) -> None:
+    def _labels(self, op: Operation, batch: Messages) -> Ints | None:
+        return self.layout.labels_of(op) if self.node.selects else batch.offsets
+
+    def _learn(self, op: Operation, prediction: Tensor, label: Tensor) -> None:
+        node, offsets = self.node, self.layout.offsets_of(op)
+        labels = self.layout.labels_of(op) if node.selects else None
         loss, g, metrics, count = node.judge_all(
-            prediction, label, self.layout.offsets_of(op), self.layout.labels_of(op) if node.selects else None
+            prediction, label, offsets, labels, lambda: self.layout.messages_of(op, prediction, True).states
         )
-        if not loss.is_cuda and not math.isfinite(float(loss)):
-            raise Unplayable("a loss is not finite: such instances are left out one by one")
         op.kept = (g,)
+        if not math.isfinite(float(loss)):
+            self._judge_one_by_one(op, prediction, label)
+            return
         state = States.trusted(("instance",), np.array([[self.layout.numbers[-1]]]))
-        self.reports.append(
+        self.passage.report(
             Report(node.label, state, True, loss.view(1) / count, metrics, np.array([count], dtype=np.int64))
         )
 
+    def _judge_one_by_one(self, op: Operation, prediction: Tensor, label: Tensor) -> None:
+        """Some loss is not finite: name it, or leave it out."""
+        batch = self.layout.messages_of(op, prediction, True)
+        report, *answers = self.node.judge(_Met((prediction, label), batch, self._labels(op, batch)))  # type: ignore[arg-type]
+        assert isinstance(report, Report)
+        (g,) = op.kept
+        assert g is not None
+        counts = batch.row_counts()
+        rows = np.isin(np.repeat(np.arange(len(batch)), counts), report.skipped)
+        g[torch.from_numpy(rows).to(g.device)] = 0
+        self.passage.skip(batch.states.columns[0][report.skipped].tolist())
+        self.passage.report(report)
+
     def backward(self, op: Operation) -> None:
         (g,) = op.kept
-        assert isinstance(g, torch.Tensor)
-        op.reads[0].add(g)
+        assert g is not None
+        self.add(op, 0, g)

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages
-from ampnet.nodes.concat import Concat
-from ampnet.nodes.reduce import Reduce
+from ampnet.nodes.plan import Plan
 from ampnet.nodes.rows import Rows
 from ampnet.nodes.split import Split
-from ampnet.nodes.transform import Parameterised, Transform
+from ampnet.nodes.transform import Transform
+from ampnet.plan.layout import Operation
 from ampnet.state import States
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.wave.layout import Operation
 
 _NOBODY = States(("instance",), [[]])
 
@@ -41,109 +40,101 @@ class Held:
 
 
 class ByItself(Kernel):
-    """`Transform` and `Parameterised` nodes."""
+    """`Transform` nodes."""
 
     def forward(self, op: Operation) -> None:
-        node, x = self.site.node, op.reads[0].rows()
+        node, x = self.site.node, self.rows(op, 0)
+        assert isinstance(node, Transform)
         messages = self.layout.messages_of(op, x, self.train) if self.site.looks_at_states else _anybody(x, self.train)
-        if isinstance(node, Parameterised):
-            y, kept = node.apply(x, node.updater.weights, messages)
-        else:
-            assert isinstance(node, Transform)
-            y, kept = node.apply(x, messages)
+        y, op.kept = node.apply(x, messages)
         self.out.put(op.start, op.stop, y)
-        op.kept = kept
 
     def backward(self, op: Operation) -> None:
-        node, g = self.site.node, self.gradient(op)
-        if isinstance(node, Parameterised):
-            dx = node.gradient(g, Held(op.kept), node.updater.weights, node.updater.adding)  # type: ignore[arg-type]
-        else:
-            assert isinstance(node, Transform)
-            dx = node.gradient(g, Held(op.kept))  # type: ignore[arg-type]
+        node = self.site.node
+        assert isinstance(node, Transform)
+        dx = node.gradient(self.gradient(op), Held(op.kept))  # type: ignore[arg-type]
         if dx is not None:
-            op.reads[0].add(dx)
-
-    def finish(self) -> None:
-        if isinstance(self.site.node, Parameterised):
-            self.sums.settle()  # what waits there is in memory that the next wave will write to
+            self.add(op, 0, dx)
 
 
 class ByProgram(Kernel):
     """`Rows` nodes."""
 
+    def begin(self) -> None:
+        self._plan: Plan | None = None
+
     def forward(self, op: Operation) -> None:
         node = self.site.node
         assert isinstance(node, Rows)
-        xs = [read.rows() for read in op.reads]
-        plan = node.plan_for(xs)
-        y, values = plan.run(xs)
+        xs = [self.rows(op, i) for i in range(len(op.reads))]
+        plan = self._plan
+        if plan is None or op.first:
+            plan = self._plan = node.plan_for(xs)
+        out = self.out.data
+        y, values = plan.run(xs, None if out is None else out[op.start : op.stop])
         op.kept = [values[i] for i in plan.kept]
-        self.out.put(op.start, op.stop, y)
+        if out is None or y.data_ptr() != out[op.start].data_ptr():
+            self.out.put(op.start, op.stop, y)
 
     def backward(self, op: Operation) -> None:
-        node = self.site.node
-        assert isinstance(node, Rows)
-        plan = node.plan
-        assert plan is not None
-        for read, dx in zip(op.reads, plan.gradients(self.gradient(op), Held(op.kept)), strict=True):  # type: ignore[arg-type]
-            if dx is not None:
-                read.add(dx)
+        assert self._plan is not None
+        wanted = [read.moved for read in op.reads]
+        for i, dx in enumerate(self._plan.gradients(self.gradient(op), Held(op.kept))):  # type: ignore[arg-type]
+            if dx is not None and wanted[i]:
+                self.add(op, i, dx)
 
 
 class SideBySide(Kernel):
     """`Concat`, and `Reduce("beside")`."""
 
     def forward(self, op: Operation) -> None:
-        rows = [read.rows() for read in op.reads]
+        rows = [self.rows(op, i) for i in range(len(op.reads))]
         self._single = rows[0].dim() == 1
-        self.out.put(op.start, op.stop, torch.stack(rows, 1) if self._single else torch.cat(rows, -1))
+        self._widths = [1 if self._single else x.shape[-1] for x in rows]
+        if self._single:
+            self.out.put(op.start, op.stop, torch.stack(rows, 1))
+        elif self.out.data is None:
+            self.out.put(op.start, op.stop, torch.cat(rows, -1))
+        else:
+            into = self.out.open((*rows[0].shape[1:-1], sum(self._widths)), rows[0])
+            torch.cat(rows, -1, out=into[op.start : op.stop])
 
     def backward(self, op: Operation) -> None:
         g, start = self.gradient(op), 0
-        for i, read in enumerate(op.reads):
-            assert read.arena.data is not None
-            width = 1 if self._single else read.arena.data.shape[-1]
-            read.add(g[:, i] if self._single else g[..., start : start + width])
+        for i, width in enumerate(self._widths):
+            self.add(op, i, g[:, i] if self._single else g[..., start : start + width])
             start += width
 
 
 class Columns(Kernel):
-    """`Split`: one of its outputs."""
+    """`Split`: one of its outputs, where its rows have to be made."""
 
-    def forward(self, op: Operation) -> None:
+    def begin(self) -> None:
         node = self.site.node
         assert isinstance(node, Split)
-        start = sum(node.widths[: self.site.end.port])
-        self._columns = (start, start + node.widths[self.site.end.port])
-        self.out.put(op.start, op.stop, op.reads[0].rows()[..., self._columns[0] : self._columns[1]].contiguous())
+        ((_, columns),) = node.view(self.site.end.port)
+        assert columns is not None
+        self._columns = columns
+
+    def forward(self, op: Operation) -> None:
+        a, b = self._columns
+        self.out.put(op.start, op.stop, op.reads[0].rows()[..., a:b].contiguous())
 
     def backward(self, op: Operation) -> None:
-        g = self.gradient(op)
-        if g.dim() == 2:
-            op.reads[0].add(g, self._columns)
-            return
-        start, stop = self._columns
-        data = op.reads[0].arena.data
-        assert data is not None
-        whole = g.new_zeros(*g.shape[:-1], data.shape[-1])
-        whole[..., start:stop] = g
-        op.reads[0].add(whole)
+        op.reads[0].add(self.gradient(op), self._columns)
 
 
 class Pumped(Kernel):
     """What came in from outside."""
 
-    payload: Tensor
-
     def forward(self, op: Operation) -> None:
-        self.out.put(op.start, op.stop, self.payload)
+        payload = self.passage.payloads.get(self.site.number)
+        if payload is None:  # a label that is not given
+            return
+        self.out.put(op.start, op.stop, payload)
         # The state before the first step is often zero, and then so is every product with it.
-        if op.start == 0 and op.stop < self.out.rows and not self.payload.is_cuda:
-            blank = op.stop if self.payload.is_floating_point() and not self.payload.any() else 0
-            if self.layout.fixed and blank != self.whole.state:
-                self.layout.forget_calls()
-            self.whole.state = self.out.blank = blank
+        if op.start == 0 and op.stop < self.out.rows and payload.is_floating_point() and not payload.is_cuda:
+            self.out.blank = 0 if payload.any() else op.stop
 
     def backward(self, op: Operation) -> None:
         pass
@@ -152,5 +143,3 @@ class Pumped(Kernel):
 def _anybody(x: Tensor, train: bool) -> Messages:
     return Messages.trusted(x, _NOBODY, None, train)
 
-
-BY_NODE: dict[type, type[Kernel]] = {Rows: ByProgram, Concat: SideBySide, Reduce: SideBySide, Split: Columns}

@@ -18,7 +18,7 @@ from ampnet.nodes.reduce import Reduce, segment_logsumexp, segment_max
 from ampnet.nodes.transform import Parameterised
 from ampnet.state import States
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.wave.layout import Bag, Layout, Operation, Whole
+from ampnet.plan.layout import Bag, Operation
 
 
 def add_up(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
@@ -45,32 +45,30 @@ class BagKernel(Kernel):
 class MixtureKernel(Kernel):
     """A sum of products with plain Linears."""
 
-    def begin(self, layout: Layout, whole: Whole, train: bool) -> None:
-        super().begin(layout, whole, train)
-        nodes = [term.node for term in self.site.terms]
-        assert all(isinstance(node, Parameterised) for node in nodes)
-        self._updaters = [node.updater for node in nodes]  # type: ignore[union-attr]
-        self._w = [updater.weights[0] for updater in self._updaters]
-        rows, like = layout.arenas[self.site.parts[1].arena].rows, self._w[0]
+    def begin(self) -> None:
+        self.nodes = [node for term in self.site.terms if isinstance(node := term.node, Parameterised)]
+        like, rows = self.nodes[0].updater.weights[0], self.layout.arenas[self.site.parts[1].arena].rows
         self._pairs = self.take("pairs", rows, like.shape[1], like)
         """The sums of each Linear and target."""
         self._products = self.take("products", rows, like.shape[0], like)
-        self._g = self.take("gradients", rows, like.shape[0], like) if train else like
-        self._below = self.take("below", rows, like.shape[1], like) if train else like
-        self._ops: list[Operation] = []
+        self._g = self.take("gradients", rows, like.shape[0], like)
+        self._below = self.take("below", rows, like.shape[1], like)
+
+    @property
+    def _w(self) -> list[Tensor]:
+        return [self.passage.weights(node)[0] for node in self.nodes]
 
     def forward(self, op: Operation) -> None:
-        pairs, products, cuts = op.bags[0], op.bags[1], op.cuts
-        self._ops.append(op)
+        pairs, products, cuts, ws = op.bags[0], op.bags[1], op.cuts, self._w
         if pairs.arena.data is None:  # there is nothing to add up, anywhere
-            self.out.put(op.start, op.stop, self._w[0].new_zeros(op.stop - op.start, self._w[0].shape[0]))
+            self.out.put(op.start, op.stop, ws[0].new_zeros(op.stop - op.start, ws[0].shape[0]))
             return
         index = pairs.index if pairs.arena.inverse is None else pairs.arena.inverse.index_select(0, pairs.index)
         self._pairs[cuts[0] : cuts[-1]] = add_up(pairs.arena.data, index, pairs.offsets)
-        for k, w in enumerate(self._w):
+        for k, w in enumerate(ws):
             a, b = cuts[k], cuts[k + 1]
             if a < b:
-                self.products.set(self._products[a:b], self._pairs[a:b], w.t())
+                self.passage.products.set(self._products[a:b], self._pairs[a:b], w.t())
         self.out.put(op.start, op.stop, add_up(self._products, products.index, products.offsets))
 
     def backward(self, op: Operation) -> None:
@@ -86,7 +84,7 @@ class MixtureKernel(Kernel):
         for k, w in enumerate(self._w):
             a, b = cuts[k], cuts[k + 1]
             if a < b:
-                self.products.set(below[a:b], self._g[a:b], w)
+                self.passage.products.set(below[a:b], self._g[a:b], w)
         total = arena.gradient()
         added = add_up(below, back.index, back.offsets)
         if arena.inverse is None:
@@ -94,23 +92,24 @@ class MixtureKernel(Kernel):
         else:
             total.index_add_(0, arena.inverse[low:high], added)
 
-    def finish(self) -> None:
-        for k, updater in enumerate(self._updaters):
-            spans = [(op.cuts[k], op.cuts[k + 1]) for op in self._ops if op.cuts[k] < op.cuts[k + 1]]
+    def collect(self) -> None:
+        operations = [op for op in self.layout.operations if op.site is self.site]
+        for k, node in enumerate(self.nodes):
+            spans = [(op.cuts[k], op.cuts[k + 1]) for op in operations if op.cuts[k] < op.cuts[k + 1]]
             if not spans:
                 continue
             g, x = (
                 torch.cat([whole[a:b] for a, b in spans]) if len(spans) > 1 else whole[spans[0][0] : spans[0][1]]
                 for whole in (self._g, self._pairs)
             )
-            self.products.add_weight(updater.adding, g, x)
+            self.passage.products.add_weight(self.passage.sums(node), g, x)
 
 
 class SegmentsKernel(Kernel):
     """Other reductions."""
 
     def forward(self, op: Operation) -> None:
-        node, x = self.site.node, op.reads[0].rows()
+        node, x = self.site.node, self.rows(op, 0)
         assert isinstance(node, Reduce)
         offsets = op.bags[0].offsets
         counts = (offsets[1:] - offsets[:-1]).numpy(force=True)

@@ -1,7 +1,8 @@
 """Lot: some instances that are computed together, as they came: as `Instance`s, or as messages off the wire.
 
-A lot knows what is to be computed with (its payloads, input by input) and, by **names**, what is to be computed: two
-instances of one name have the same states and the same structure, and so the same score.
+A lot knows what is to be computed with (its payloads, input by input) and, by **digests**, what is to be computed: two
+instances of one digest have the same states and the same structure, and so the same score. A message without a payload
+(a label that is not given, in inference) is missing for all instances of a lot or for none: `apart`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from contextlib import contextmanager
 import numpy as np
 from torch import Tensor
 
-from ampnet.errors import PayloadError
+from ampnet.errors import AmpnetError, DataError
 from ampnet.graph import End
-from ampnet.instance import Instance, merge_feeds
+from ampnet.instance import Feed, Instance, merge_feeds
 from ampnet.message import Messages, merge_payloads
 from ampnet.structure import Shelf
-from ampnet.wave.sites import Sites
+from ampnet.plan.sites import Sites
 
 Pumpings = list[tuple[End, Messages]]
 
@@ -32,7 +33,32 @@ class Lot:
     stream: object = None
     """Lots of one stream may be computed together."""
 
-    def names(self, shelf: Shelf) -> list[bytes]:
+    missing: frozenset[int] = frozenset()
+    """Sites of inputs whose messages have no payload."""
+
+    def alike(self, other: Lot) -> bool:
+        """Whether instances of both may be computed together."""
+        same = type(self) is type(other) and self.train == other.train and self.stream == other.stream
+        return same and self.missing == other.missing
+
+    def apart(self) -> list[Lot]:
+        """Lots in which a payload is missing for all instances or for none, in the order of their instances."""
+        kinds = self._kinds()
+        if len(set(kinds)) <= 1:
+            self.missing = kinds[0] if kinds else frozenset()
+            return [self]
+        lots = []
+        for kind, some in itertools.groupby(range(len(kinds)), key=kinds.__getitem__):
+            lot = self.at(list(some))
+            lot.missing = kind
+            lots.append(lot)
+        return lots
+
+    def _kinds(self) -> list[frozenset[int]]:
+        """Of each instance: sites of inputs whose messages have no payload."""
+        raise NotImplementedError
+
+    def digests(self, shelf: Shelf) -> list[bytes]:
         """Of each instance."""
         raise NotImplementedError
 
@@ -49,16 +75,15 @@ class Lot:
         """Meanwhile their structures are on the shelf."""
         yield
 
-    def shelve(self, shelf: Shelf) -> None:
-        """Put their structures on the shelf, if they are not there: they will be run message by message."""
-
     def at(self, places: Sequence[int]) -> Lot:
         """Those at these places."""
         raise NotImplementedError
 
     def split(self, count: int) -> tuple[Lot, Lot]:
         """The first so many, and the others."""
-        return self.at(range(count)), self.at(range(count, len(self.numbers)))
+        first, others = self.at(range(count)), self.at(range(count, len(self.numbers)))
+        first.missing = others.missing = self.missing
+        return first, others
 
     def merge(self, lots: Sequence[Lot]) -> Lot:
         """Several of this kind as one, in order."""
@@ -75,16 +100,21 @@ class OfInstances(Lot):
         self.sites, self.ends, self.instances, self.train, self.stream = sites, ends, instances, train, stream
         self.numbers = list(instances)
 
-    def names(self, shelf: Shelf) -> list[bytes]:
-        return [instance.name() for instance in self.instances.values()]
+    def digests(self, shelf: Shelf) -> list[bytes]:
+        return [instance.digest() for instance in self.instances.values()]
 
     def payloads(self) -> Iterator[tuple[int, Tensor]]:
         for name, end in self.ends.items():
-            given = [i.feeds.get(name) for i in self.instances.values()]
-            feeds = [one for one in given if one is not None and one.columns.shape[1]]
-            payload = feeds[0].payload if len(feeds) == 1 else (merge_payloads(feeds) if feeds else None)
-            if payload is not None:
-                yield self.sites.pumped_at(end).number, payload
+            given = [(n, i.feeds[name]) for n, i in self.instances.items() if name in i.feeds]
+            feeds = [(n, one) for n, one in given if one.payload is not None and one.columns.shape[1]]
+            if not feeds:
+                continue
+            try:
+                payload = feeds[0][1].payload if len(feeds) == 1 else merge_payloads([one for _, one in feeds])
+            except AmpnetError as error:
+                raise DataError(f"input '{name}', {_odd_one(feeds)}: {error}") from error
+            assert payload is not None
+            yield self.sites.pumped_at(end).number, payload
 
     def messages(self) -> Pumpings:
         out: Pumpings = []
@@ -95,16 +125,25 @@ class OfInstances(Lot):
 
     @contextmanager
     def shelved(self, shelf: Shelf) -> Iterator[None]:
-        self.shelve(shelf)
+        structures = {n: i.structure for n, i in self.instances.items() if i.structure is not None}
+        if structures:
+            shelf.add(structures)
         try:
             yield
         finally:
             shelf.drop(np.array(self.numbers))
 
-    def shelve(self, shelf: Shelf) -> None:
-        structures = {n: i.structure for n, i in self.instances.items() if i.structure is not None}
-        if structures:
-            shelf.add(structures)
+    def _kinds(self) -> list[frozenset[int]]:
+        if all(instance.complete for instance in self.instances.values()):
+            return [frozenset()]
+        return [
+            frozenset(
+                self.sites.pumped_at(self.ends[name]).number
+                for name, given in instance.feeds.items()
+                if given.payload is None and len(given)
+            )
+            for instance in self.instances.values()
+        ]
 
     def at(self, places: Sequence[int]) -> Lot:
         some = {self.numbers[i]: self.instances[self.numbers[i]] for i in places}
@@ -115,18 +154,26 @@ class OfInstances(Lot):
         for lot in lots:
             assert isinstance(lot, OfInstances)
             together.update(lot.instances)
-        return OfInstances(self.sites, self.ends, together, self.train, self.stream)
+        merged = OfInstances(self.sites, self.ends, together, self.train, self.stream)
+        merged.missing = self.missing
+        return merged
 
 
 class OfMessages(Lot):
     """The messages of instances, whose structures are on the shelf."""
 
-    def __init__(self, sites: Sites, parts: Mapping[int, Pumpings]) -> None:
+    def __init__(self, sites: Sites, parts: Mapping[int, Pumpings], stream: object = None) -> None:
         """``parts``: by instance, what was pumped for it."""
-        self.sites, self.parts, self.numbers = sites, parts, list(parts)
+        self.sites, self.parts, self.numbers, self.stream = sites, parts, list(parts), stream
         self.train = next(iter(parts.values()))[0][1].train
 
-    def names(self, shelf: Shelf) -> list[bytes]:
+    def _kinds(self) -> list[frozenset[int]]:
+        return [
+            frozenset(self.sites.pumped_at(end).number for end, messages in parts if messages.payload is None)
+            for parts in self.parts.values()
+        ]
+
+    def digests(self, shelf: Shelf) -> list[bytes]:
         out = []
         for number, parts in self.parts.items():
             digest = hashlib.blake2b(digest_size=16)
@@ -145,23 +192,29 @@ class OfMessages(Lot):
 
     def payloads(self) -> Iterator[tuple[int, Tensor]]:
         for end, given in self._by_end().items():
-            payload = merge_payloads(given)
+            try:
+                payload = merge_payloads(given)
+            except AmpnetError as error:
+                first, last = self.numbers[0], self.numbers[-1]
+                raise DataError(f"input of node '{end.node}', instances {first} to {last}: {error}") from error
             if payload is None:
-                raise PayloadError("got messages without a payload")
+                continue
             yield self.sites.pumped_at(end).number, payload
 
     def messages(self) -> Pumpings:
         return [(end, Messages.merge(given)) for end, given in self._by_end().items()]
 
     def at(self, places: Sequence[int]) -> Lot:
-        return OfMessages(self.sites, {self.numbers[i]: self.parts[self.numbers[i]] for i in places})
+        return OfMessages(self.sites, {self.numbers[i]: self.parts[self.numbers[i]] for i in places}, self.stream)
 
     def merge(self, lots: Sequence[Lot]) -> Lot:
         together: dict[int, Pumpings] = {}
         for lot in lots:
             assert isinstance(lot, OfMessages)
             together.update(lot.parts)
-        return OfMessages(self.sites, together)
+        merged = OfMessages(self.sites, together, self.stream)
+        merged.missing = self.missing
+        return merged
 
 
 def tell_states(digest: hashlib.blake2b, where: str, columns: np.ndarray, offsets: np.ndarray | None) -> None:
@@ -178,3 +231,13 @@ def by_instance(messages: Messages) -> list[tuple[int, Messages]]:
     cuts = np.flatnonzero(instances[1:] != instances[:-1]) + 1
     starts = [0, *cuts.tolist(), len(instances)]
     return [(int(instances[a]), messages.slice(a, b)) for a, b in itertools.pairwise(starts)]
+
+
+def _odd_one(feeds: Sequence[tuple[int, Feed]]) -> str:
+    """Which instance has other rows than the first."""
+    first = feeds[0][1].payload
+    for number, one in feeds[1:]:
+        if first is not None and one.payload is not None:
+            if (one.payload.shape[1:], one.payload.dtype) != (first.shape[1:], first.dtype):
+                return f"instance {number}"
+    return f"instances {feeds[0][0]} to {feeds[-1][0]}"

@@ -25,31 +25,12 @@ import numpy as np
 
 from ampnet.errors import AmpnetError
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
-from ampnet.nodes.bcast import Bcast
-from ampnet.nodes.concat import Concat
-from ampnet.nodes.cond import Cond
-from ampnet.nodes.dispatch import Dispatch
-from ampnet.nodes.dropout import Dropout
-from ampnet.nodes.flatmap import Flatmap
-from ampnet.nodes.group import Group
-from ampnet.nodes.gru_cell import GruCell
-from ampnet.nodes.isu import Isu
 from ampnet.nodes.linear import Linear
-from ampnet.nodes.loop import Loop
-from ampnet.nodes.loss import Loss
-from ampnet.nodes.node import Node
-from ampnet.nodes.phi import Phi
+from ampnet.nodes.node import Node, Piece
 from ampnet.nodes.program import Ref
 from ampnet.nodes.reduce import Reduce
 from ampnet.nodes.rows import Rows
-from ampnet.nodes.sink import Sink
-from ampnet.nodes.split import Split
-from ampnet.nodes.transform import Parameterised, Transform
-from ampnet.nodes.tree_lstm_branch import TreeLstmBranch
-from ampnet.nodes.ungroup import Ungroup
-
-ROUTING = (Cond, Phi, Isu, Loop, Bcast, Flatmap, Ungroup, Group, Dispatch, Sink)
-"""Nodes that send rows about and make none."""
+from ampnet.nodes.transform import Parameterised
 
 
 class Unplayable(AmpnetError):
@@ -86,8 +67,8 @@ class Site:
     """What each slot of the site reads."""
     still: bool = False
     """Whether its rows depend on no parameter, so that nobody wants their gradients."""
-    through: Site | None = None
-    """The view by which the only port is read."""
+    views: list[Site | None] = field(default_factory=list)
+    """Of each of the rows that it reads (by port; of rows side by side, by place): the view by which it is read."""
     terms: list[Site] = field(default_factory=list)
     """Of a mixture: the absorbed Linears."""
     pairs: list[Site] = field(default_factory=list)
@@ -104,7 +85,19 @@ class Site:
     @property
     def looks_at_states(self) -> bool:
         """Whether the node looks at the states of its messages while it computes."""
-        return isinstance(self.node, Loss | Dropout)
+        return self.node is not None and self.node.looks_at_states
+
+    @property
+    def makes_rows(self) -> bool:
+        """Whether its rows are in an arena. Those of views and absorbed sites are nowhere."""
+        return self.kind not in ("view", "absorbed")
+
+    @property
+    def sources(self) -> int:
+        """How many rows each of its rows is made of (of a sum: kinds of rows)."""
+        if isinstance(self.node, Reduce) and self.node.how == "beside":
+            return self.node.count
+        return 0 if self.node is None else len(inputs_of(self))
 
 
 class Sites:
@@ -135,15 +128,15 @@ class Sites:
 
     def _check(self) -> None:
         for name, node in self.nodes.items():
-            if not isinstance(node, ROUTING) and not _computes(node):
-                raise Unplayable(f"node '{name}' ({type(node).__name__}) has a forward of its own")
-            targets = [self.wiring.forward[End(name, port)].node for port in range(len(node.outputs))]
-            for target in targets:
+            if node.role == "own":
+                raise Unplayable(
+                    f"node '{name}' ({type(node).__name__}) has a forward and backward of its own, so what it does with "
+                    f"rows is not known beforehand. Remedy: make it a Transform, a Parameterised or a Function"
+                )
+            for port in range(len(node.outputs)):
+                target = self.wiring.forward[End(name, port)].node
                 if target not in self.nodes:
                     raise Unplayable(f"node '{name}' sends to '{target}', which is hosted elsewhere")
-            chooses = isinstance(node, Cond | Dispatch) and name not in self.graph.copies
-            if chooses and all(target in self.graph.copies for target in targets):
-                raise Unplayable(f"node '{name}' chooses among replicas, by turns or by the number of the instance")
 
     # -- order
 
@@ -173,13 +166,11 @@ class Sites:
         for port in range(len(self.graph.inputs)):
             self._add(None, End(CONTROLLER, port), "input")
         for name, node in self.nodes.items():
-            if isinstance(node, ROUTING):
+            if node.role == "route":
                 continue
-            kind = "rows"
-            if isinstance(node, Loss):
-                kind = "loss"
-            elif isinstance(node, Reduce) and node.how != "beside":
-                kind = "bag" if node.how == "sum" else "segments"
+            kind: str = node.role
+            if kind == "reduce":
+                kind = "bag" if isinstance(node, Reduce) and node.how == "sum" else "segments"
             for port in range(max(1, len(node.outputs))):
                 self._add(node, End(name, port), kind)
 
@@ -194,12 +185,7 @@ class Sites:
         self.at[end] = site
 
     def _ports(self, site: Site) -> list[int]:
-        """The input ports that a site reads."""
-        if site.node is None:
-            return []
-        if isinstance(site.node, Parameterised):
-            return [site.end.port]
-        return list(range(len(site.node.inputs)))
+        return inputs_of(site)
 
     def _sources(self, end: End) -> list[Site]:
         """The sites whose rows may come to an input port."""
@@ -245,27 +231,25 @@ class Sites:
 
     def _find_views(self) -> None:
         for site in self.sites:
-            columns = _view(site)
-            if columns is None:
+            pieces = pieces_of(site)
+            if pieces is None:
                 continue
             solid = all(s.kind != "view" for port in self._ports(site) for s in self.read(site, port))
-            if solid and all(self._takes(reader, site, port) for reader, port in self.readers(site)):
+            readers = self.readers(site)
+            if solid and readers and all(self._takes(reader, len(pieces), port) for reader, port in readers):
                 site.kind = "view"
         for site in self.sites:
-            for port in self._ports(site):
+            beside = isinstance(site.node, Reduce) and site.sources > 1
+            ports = [0] * site.sources if beside else self._ports(site)
+            for port in ports:
                 sources = self.read(site, port)
-                if site.kind != "view" and len(sources) == 1 and sources[0].kind == "view":
-                    site.through = sources[0]
+                site.views.append(sources[0] if len(sources) == 1 and sources[0].kind == "view" else None)
 
-    def _takes(self, reader: Site, view: Site, port: int) -> bool:
-        """Whether a site can read the rows that a view is made of."""
-        if len(self.read(reader, port)) > 1 or reader.kind == "view":
+    def _takes(self, reader: Site, pieces: int, port: int) -> bool:
+        """Whether a site can read rows in so many pieces."""
+        if len(self.read(reader, port)) > 1 or reader.kind not in ("rows", "loss"):
             return False
-        if isinstance(reader.node, Linear):
-            return True
-        if isinstance(reader.node, GruCell):
-            return isinstance(view.node, Concat) and len(view.node.inputs) == 2
-        return isinstance(reader.node, TreeLstmBranch) and isinstance(view.node, Reduce) and view.node.count == 2
+        return pieces == 1 or isinstance(reader.node, Parameterised)
 
     # -- sums of products
 
@@ -274,7 +258,7 @@ class Sites:
             if site.kind != "bag":
                 continue
             sources = self.read(site, 0)
-            linears = [s for s in sources if _plain_linear(s) and s.through is None and len(self.readers(s)) == 1]
+            linears = [s for s in sources if _plain_linear(s) and s.views == [None] and len(self.readers(s)) == 1]
             zeros = [s for s in sources if _is_zero(s) and len(self.readers(s)) == 1]
             if linears and len(linears) + len(zeros) == len(sources):
                 site.kind, site.terms = "mixture", linears
@@ -302,11 +286,11 @@ class Sites:
                 same[root(number)] = root(first[0])
         numbers: dict[int, int] = {}
         for site in self.sites:
-            if site.kind not in ("view", "absorbed"):
+            if site.makes_rows:
                 site.arena = numbers.setdefault(root(site.number), len(numbers))
         self.arenas = len(numbers)
         for site in list(self.sites):
-            if site.kind not in ("view", "absorbed"):
+            if site.makes_rows:
                 site.parts = self._parts(site)
             if site.kind == "mixture":
                 for term in site.terms:
@@ -315,13 +299,15 @@ class Sites:
                     site.pairs.append(pairs)
                 site.parts.append(Part(self.arenas))
                 self.arenas += 1
+        self.arena_sites = [sum(s.arena == a for s in self.sites) for a in range(self.arenas)]
+        """How many sites make rows of each arena."""
         self._find_still()
         self.blocks = 0
         self.linked: set[int] = set()
         """Slots that were found to read rows that are no neighbours."""
         self.slots: list[Site] = []
         """Whose each slot is."""
-        solid = [s for s in self.sites if s.kind not in ("view", "absorbed", "loss", "pairs")]
+        solid = [s for s in self.sites if s.makes_rows and s.kind not in ("loss", "pairs")]
         for site in sorted(solid, key=lambda s: (s.arena, not s.still, s.component, s.rank, s.number)):
             site.block = (self.blocks, 0)
             self.blocks += 1
@@ -355,7 +341,7 @@ class Sites:
         """Places in a block, at most."""
         self.block_of, self.inner_of = np.array([s.block[0] for s in sites]), np.array([s.block[1] for s in sites])
         self.arena_of = np.array([s.arena for s in sites])
-        solid = [s for s in sites if s.kind not in ("view", "absorbed")]
+        solid = [s for s in sites if s.makes_rows]
         self.block_arena = np.zeros(self.blocks, dtype=np.int64)
         for site in solid:
             self.block_arena[site.block[0]] = site.arena
@@ -369,39 +355,29 @@ class Sites:
     def _parts(self, site: Site) -> list[Part]:
         if site.kind == "mixture":
             return [Part(self.read(site.terms[0], 0)[0].arena)]
-        if site.through is not None:
-            view = site.through
-            columns = _view(view)
-            assert columns is not None
-            if isinstance(view.node, Reduce):
-                return [Part(self.read(view, 0)[0].arena)] * view.node.count
-            return [Part(self.read(view, port)[0].arena, columns[0]) for port in self._ports(view)]
-        return [Part(self.read(site, port)[0].arena) for port in self._ports(site)]
+        parts = []
+        for source, view in enumerate(site.views):
+            if view is None:
+                port = self._ports(site)[0 if isinstance(site.node, Reduce) else source]
+                parts.append(Part(self.read(site, port)[0].arena))
+                continue
+            for place, columns in pieces_of(view) or ():
+                port = self._ports(view)[0 if isinstance(view.node, Reduce) else place]
+                parts.append(Part(self.read(view, port)[0].arena, columns))
+        return parts
 
 
-def _computes(node: Node) -> bool:
-    """Whether a node makes each row from rows, as we know how to."""
-    if type(node) in (Concat, Split, Rows, Reduce) or isinstance(node, Loss):
-        return True
-    forward = type(node).forward
-    return forward is Transform.forward or forward is Parameterised.forward
-
-
-def _view(site: Site) -> list[tuple[int, int] | None] | None:
-    """Where a site could be read past: the columns of each of its parts; None: it makes rows that are nowhere else."""
+def inputs_of(site: Site) -> list[int]:
+    """The input ports that a site reads."""
     node = site.node
-    if isinstance(node, Concat):
-        return [None] * len(node.inputs)
-    if isinstance(node, Reduce) and node.how == "beside":
-        return [None] * node.count
-    if isinstance(node, Split):
-        start = sum(node.widths[: site.end.port])
-        return [(start, start + node.widths[site.end.port])]
-    if isinstance(node, Rows) and len(node.program.steps) == 1 and node.program.steps[0].op == "slice":
-        settings = node.program.steps[0].settings
-        start, stop = settings["start"] or 0, settings["stop"]
-        return [(start, stop)] if stop is not None and 0 <= start < stop else None
-    return None
+    if node is None:
+        return []
+    return [i for i in range(len(node.inputs)) if not node.outputs or site.end.port in node.leads_to(i)]
+
+
+def pieces_of(site: Site) -> list[Piece] | None:
+    """The pieces that the rows of a site consist of, where they are nothing but columns of others."""
+    return None if site.node is None else site.node.view(site.end.port)
 
 
 def _plain_linear(site: Site) -> bool:

@@ -11,8 +11,8 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -21,10 +21,12 @@ from torch import Tensor
 
 from ampnet.message import Messages, offsets_of, ranges
 from ampnet.nodes.embedding import Embedding
+from ampnet.nodes.span import Span
+from ampnet.nodes.transform import Parameterised
 from ampnet.state import Column, Ints, States
 from ampnet.wave.arena import Arena, Pool, Read
-from ampnet.wave.score import Score
-from ampnet.wave.sites import Site, Sites
+from ampnet.plan.score import Score
+from ampnet.plan.sites import Site, Sites
 
 _NOTHING = torch.empty(0, dtype=torch.int64)
 _Owner = TypeVar("_Owner")
@@ -59,11 +61,20 @@ class Operation:
     targets: Tensor | None = None
     """Of a mixture: for each pair, the row that it is added to, counted from the first."""
     round: int = 0
+    messages: int = 0
+    """At a node with parameters: messages that get a gradient; elsewhere, rows."""
     kept: Sequence[Tensor | None] = ()
     """What the kernel wants to see again in the backward."""
-    forward_calls: list[Callable[[], object]] | None = None
-    backward_calls: list[Callable[[], object]] | None = None
-    """What it does, where that is the same every time."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """By number of the site (its own, or those of a mixture's Linears): updates of the node when the forward saw it."""
+    span: Span | None = None
+    """The tensors that a node with parameters computes with, where they are the same in every wave."""
+
+
+    def links(self, term: int) -> int:
+        """Of a mixture: how many rows are multiplied by one of its Linears."""
+        offsets, first = self.bags[0].offsets, self.cuts[0]
+        return int(offsets[self.cuts[term + 1] - first]) - int(offsets[self.cuts[term] - first])
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +85,8 @@ class Whole:
     start: int
     stop: int
     reads: list[Read]
-    state: object = None
-    """What the kernel knows of this layout."""
+    messages: int = 0
+    """As in `Operation`, of all of them."""
 
 
 class Layout:
@@ -89,12 +100,13 @@ class Layout:
         self._sent: list[tuple[object, str, Ints]] = []
         self.fixed = False
         """Whether all of it is in the same memory in every wave."""
+        self.key: tuple[bytes, ...] = ()
+        """Under which it is kept; empty: it is not."""
+        self.kernels: dict[int, object] = {}
+        """Of each site, where they are the same in every wave."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}
-        self.counts: dict[str, int] = {}
-        """By node: how many messages came to it."""
         self.numbers: Sequence[int] = ()
         """Of the instances, in the order of their scores; set for each wave."""
-        self.messages: Ints = np.add.reduce([s.messages for s in scores])
         self._rounds, self._width = max(s.rounds for s in scores), sites.width
         each = self._rounds * self._width
         blocks, bases = _together([s.blocks for s in scores]).astype(np.int64), _bases([s.rows for s in scores])
@@ -119,6 +131,12 @@ class Layout:
         self.wholes: dict[int, Whole] = {}
         self.operations: list[Operation] = []
         self._sizes, self._at = sizes, starts - begin[sites.block_arena].repeat(each)
+        heard = _together([s.heard for s in scores])
+        self._heard: Ints = np.bincount(
+            heard[0].astype(np.int64) * self._rounds + heard[1],
+            weights=heard[2],
+            minlength=len(sites.sites) * self._rounds,
+        ).astype(np.int64)
         self._make_operations()
         if device.type != "cpu":
             self._send()
@@ -231,8 +249,23 @@ class Layout:
         for _, site, round_, start, stop in found:
             operation = self._operation(site, round_, start, stop, site.number not in seen)
             operation.round = round_
+            trained = isinstance(site.node, Parameterised)
+            operation.messages = int(self._heard[site.number * rounds + round_]) if trained else stop - start
             self.operations.append(operation)
             seen.add(site.number)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of numbers of rows, and of memory of its own."""
+        index = sum(r.index.numel() for op in self.operations for r in op.reads if r.index is not None)
+        return 8 * index + (self.pool.nbytes() if self.fixed else 0)
+
+    def use(self, pool: Pool) -> None:
+        """Take memory from this pool, and forget what is known of other memory."""
+        self.pool = pool
+        for arena in self.arenas:
+            arena.pool = pool
+            arena.clear()
 
     def fix(self) -> None:
         """It will be used again: keep all of it in memory of its own, unless its size depends on what is computed."""
@@ -245,13 +278,13 @@ class Layout:
         for arena in self.arenas:
             arena.clear()
             arena.fixed, arena.pool = True, self.pool
-        for whole in self.wholes.values():
-            whole.state = None
 
-    def forget_calls(self) -> None:
-        """What was noted does not hold any more."""
-        for op in self.operations:
-            op.forward_calls = op.backward_calls = None
+    def heard(self, site: int, round_: int | None = None) -> int:
+        """Messages that get a gradient at a site with parameters, in a round or in all of them."""
+        first = site * self._rounds
+        if round_ is not None:
+            return int(self._heard[first + round_])
+        return int(self._heard[first : first + self._rounds].sum())
 
     def messages_of(self, op: Operation, payload: Tensor | None, train: bool) -> Messages:
         """The messages that an operation is about, with their states."""
@@ -284,7 +317,8 @@ class Layout:
             if site.kind == "mixture"
             else [self._read(part.arena, site.slot + i, 0, last) for i, part in enumerate(site.parts)]
         )
-        self.wholes[site.number] = Whole(site, start, stop, reads)
+        messages = self.heard(site.number) if isinstance(site.node, Parameterised) else stop - start
+        self.wholes[site.number] = Whole(site, start, stop, reads, messages)
 
     def _operation(self, site: Site, round_: int, start: int, stop: int, first: bool) -> Operation:
         if site.kind in ("bag", "segments"):

@@ -15,6 +15,7 @@ products of sums, this is where the sums, one for each Linear and target (**pair
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,8 +24,8 @@ import numpy as np
 from ampnet.message import ranges, row_counts
 from ampnet.nodes.transform import Parameterised
 from ampnet.state import Column, Ints
-from ampnet.wave.rehearse import Rehearsal, Step
-from ampnet.wave.sites import Site, Sites, Unplayable
+from ampnet.plan.rehearse import Rehearsal, Step
+from ampnet.plan.sites import Site, Sites, Unplayable, pieces_of
 
 _LONG = 4
 """Neighbours are told by their first one if so many of them are together, on the average."""
@@ -47,8 +48,8 @@ class Score:
     message."""
     labels: dict[tuple[int, int], Ints]
     """Of losses whose labels have other rows than their predictions: the rows of each label."""
-    messages: Ints
-    """By site: how many messages came to it; of one with parameters, those that get a gradient."""
+    heard: Column
+    """``[3, ...]``: site with parameters, round, messages that get a gradient."""
     rounds: int
     rows: int
     """How many rows are made."""
@@ -57,12 +58,12 @@ class Score:
 
     def equals(self, other: Score) -> bool:
         """Whether the same is computed."""
-        names = ("blocks", "runs", "links", "ends", "messages")
+        names = ("blocks", "runs", "links", "ends", "heard")
         return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     @property
     def nbytes(self) -> int:
-        columns = (self.blocks, self.runs, self.links, self.ends, self.messages)
+        columns = (self.blocks, self.runs, self.links, self.ends, self.heard)
         return sum(c.nbytes for c in columns) + sum(c.nbytes + n.nbytes for _, c, n in self.states.values())
 
 
@@ -102,11 +103,12 @@ def scores(sites: Sites, rehearsal: Rehearsal, instances: Sequence[int]) -> list
     seen_through: dict[int, Ints] = {}
     term = np.full(rehearsal.rows, -1, dtype=np.int64)
     for step in rehearsal.steps:
-        if step.site.kind in ("view", "absorbed"):
-            for i, source in enumerate(step.sources):
+        if not step.site.makes_rows:
+            pieces = pieces_of(step.site) if step.site.kind == "view" else [(0, None)]
+            for i, (place, _) in enumerate(pieces or ()):
                 if i not in seen_through:
                     seen_through[i] = np.zeros(rehearsal.rows, dtype=np.int64)
-                seen_through[i][step.base : step.base + step.rows] = source
+                seen_through[i][step.base : step.base + step.rows] = step.sources[place]
             term[step.base : step.base + step.rows] = step.site.number
         else:
             _enter(sites, columns, step, seen_through, term)
@@ -122,11 +124,9 @@ def _enter(sites: Sites, columns: _Columns, step: Step, through: dict[int, Ints]
     elif site.kind in ("bag", "segments"):
         assert step.counts is not None
         columns.link(site.slot, step.round, step.sources[0], np.repeat(made, step.counts))
-    elif site.through is not None:
-        for i in range(len(site.parts)):
-            columns.link(site.slot + i, step.round, through[i][step.sources[0]], made)
     elif site.kind == "loss" and len(step.sources[1]) != len(made):
-        columns.link(site.slot, step.round, step.sources[0], made)
+        prediction, label = (s if v is None else through[0][s] for s, v in zip(step.sources, site.views, strict=True))
+        columns.link(site.slot, step.round, prediction, made)
         assert step.counts is not None or step.messages == len(step.sources[1])
         labels = (
             np.arange(step.messages)
@@ -134,10 +134,13 @@ def _enter(sites: Sites, columns: _Columns, step: Step, through: dict[int, Ints]
             else np.repeat(np.arange(step.messages), np.diff(step.counts))
         )
         first = step.base + (labels if step.offsets is None else step.offsets[labels])
-        columns.link(site.slot + 1, step.round, step.sources[1], first)
+        columns.link(site.slot + 1, step.round, label, first)
     else:
-        for i, source in enumerate(step.sources):
-            columns.link(site.slot + i, step.round, source, made)
+        slot = site.slot
+        for source, view in zip(step.sources, site.views, strict=True):
+            for i in range(1 if view is None else len(pieces_of(view) or ())):
+                columns.link(slot, step.round, source if view is None else through[i][source], made)
+                slot += 1
 
 
 def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], term: Ints) -> None:
@@ -181,14 +184,12 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
     lookup = np.full(max(instances) - lowest + 1, -1, dtype=np.int64)
     lookup[np.array(instances) - lowest] = np.arange(len(instances))
     owner = np.full(columns.made, -1, dtype=np.int64)
-    site_of, round_of = np.zeros(columns.made, dtype=np.int16), np.zeros(columns.made, dtype=np.int16)
+    site_of, round_of = np.zeros(columns.made, dtype=np.int32), np.zeros(columns.made, dtype=np.int32)
     rounds = 1
     for site, round_, base, count, owners in columns.rows:
         owner[base : base + count] = lookup[owners - lowest]
         site_of[base : base + count], round_of[base : base + count] = site.number, round_
         rounds = max(rounds, round_ + 1)
-    if rounds > 30_000:
-        raise Unplayable(f"a loop of {rounds} rounds is too long to be played as one")
     solid = np.flatnonzero(owner >= 0)
     order = solid[np.argsort(owner[solid], kind="stable")]
     owners = owner[order]
@@ -197,7 +198,7 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
     local[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     blocks, block_cuts = _runs_of(owners, [site_of[order], round_of[order]], len(instances))
     links = _linked(sites, columns, owner, local, site_of, round_of, len(instances))
-    states, labels, messages = _messages(sites, rehearsal, place)
+    states, labels, heard = _messages(sites, rehearsal, place)
     ways = len(sites.linked)
     return [
         Score(
@@ -205,7 +206,7 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
             *links[i],
             states[i],
             labels[i],
-            messages[i],
+            heard[i],
             rounds,
             int(sizes[i]),
             ways,
@@ -224,7 +225,7 @@ def _linked(
     round_ = np.repeat([t for _, t, _, _ in columns.links], sizes)
     owners = owner[made]
     if (owners != owner[read]).any():
-        raise Unplayable("a row is made of rows of several instances")
+        raise Unplayable("a row is made of rows of several instances. Remedy: waves=False")
     kind = np.array([s.block[1] for s in sites.sites])[site_of[made]]
     order = np.argsort(owners, kind="stable")
     owners, slot, round_, kind = owners[order], slot[order], round_[order], kind[order]
@@ -232,7 +233,7 @@ def _linked(
     blocks, cuts = _runs_of(owners, [slot, round_, kind], count)
     starts = np.cumsum(blocks[3]) - blocks[3]
     # Rows follow one another in a wave where they do here and are of one site and round.
-    source = site_of[read].astype(np.int64) * 2**16 + round_of[read]
+    source = site_of[read].astype(np.int64) * 2**32 + round_of[read]
     read, made = local[read], local[made]
     breaks = np.concatenate(([0], np.cumsum((np.diff(read) != 1) | (np.diff(made) != 1) | (np.diff(source) != 0))))
     pieces = breaks[starts + blocks[3] - 1] - breaks[starts] + 1
@@ -275,30 +276,35 @@ _States = dict[tuple[int, int], tuple[tuple[str, ...], Ints, Ints]]
 
 def _messages(
     sites: Sites, rehearsal: Rehearsal, place: dict[int, int]
-) -> tuple[list[_States], list[dict[tuple[int, int], Ints]], Ints]:
+) -> tuple[list[_States], list[dict[tuple[int, int], Ints]], list[Column]]:
     """By instance: states where they are looked at, rows of labels, and how many gradients come to each site."""
     states: list[_States] = [{} for _ in place]
     labels: list[dict[tuple[int, int], Ints]] = [{} for _ in place]
-    messages = np.zeros((len(place), len(sites.sites)), dtype=np.int64)
+    found: list[Column] = [np.zeros((4, 0), dtype=np.int64)]
+    """(instance, site, round, messages)"""
     lowest, highest = min(place), max(place)
     lookup = np.full(highest - lowest + 1, -1, dtype=np.int64)
     lookup[np.fromiter(place, dtype=np.int64) - lowest] = np.fromiter(place.values(), dtype=np.int64)
     wanted = _wanted(rehearsal)
     for step in rehearsal.steps:
         site = step.site
-        if not isinstance(site.node, Parameterised) and not site.looks_at_states:
+        trained = isinstance(site.node, Parameterised)
+        if not trained and not site.looks_at_states:
             continue
         owners = lookup[step.states.columns[0] - lowest]
-        counted = owners
-        if isinstance(site.node, Parameterised):
-            counted = owners[_any_of(wanted[step.base : step.base + step.rows], step)]
-        messages[:, site.number] += np.bincount(counted, minlength=len(place))
+        if trained:
+            counts = np.bincount(owners[_any_of(wanted[step.base : step.base + step.rows], step)])
+            some = np.flatnonzero(counts)
+            found.append(np.stack([some, np.full_like(some, site.number), np.full_like(some, step.round), counts[some]]))
         if site.looks_at_states:
             order = np.argsort(owners, kind="stable")
             cuts = np.flatnonzero(np.diff(owners[order])) + 1
             for mine in np.split(order, cuts):
                 _tell(states[int(owners[mine[0]])], labels[int(owners[mine[0]])], step, mine)
-    return states, labels, messages
+    heard = np.concatenate(found, axis=1)
+    heard = heard[:, np.argsort(heard[0], kind="stable")].astype(np.int32)
+    cuts = np.searchsorted(heard[0], np.arange(len(place) + 1))
+    return states, labels, [heard[1:, a:b].copy() for a, b in itertools.pairwise(cuts.tolist())]
 
 
 def _wanted(rehearsal: Rehearsal) -> Column:

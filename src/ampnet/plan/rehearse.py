@@ -23,13 +23,12 @@ from torch import Tensor
 from ampnet.graph import End
 from ampnet.message import Messages
 from ampnet.nodes.concat import Concat
-from ampnet.nodes.flatmap import Flatmap
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
 from ampnet.nodes.reduce import Reduce
-from ampnet.nodes.transform import Parameterised
+from ampnet.nodes.rows import Rows
+from ampnet.plan.sites import Site, Sites
 from ampnet.state import Ints, States
-from ampnet.wave.sites import ROUTING, Site, Sites, Unplayable
 
 
 class Step:
@@ -89,36 +88,30 @@ class Rehearsal:
     def _serve(self, port: tuple[str, int], messages: Messages) -> None:
         name, number = port
         node = self.sites.nodes[name]
-        if isinstance(node, ROUTING):
+        if node.role == "route":
             left = [_numbers(messages.payload)[:0]]
             for output in node.forward(number, messages):
                 assert not isinstance(output, Report)
                 self._send(name, output[1], output[2])
                 left.append(_numbers(output[2].payload))
-            if isinstance(node, Flatmap):
+            if node.fans_out:
                 self.childless.append(np.setdiff1d(_numbers(messages.payload), np.concatenate(left)))
             return
-        join = getattr(node, "join", None)
-        if isinstance(node, Parameterised):
-            site = self.sites.at[End(name, number)]
-            self._send(name, number, self._note(site, [_numbers(messages.payload)], None, messages))
-        elif isinstance(node, Loss):
+        if isinstance(node, Loss):
             for joined in node.join.arrive(number, messages):
                 batch = Messages.trusted(None, joined.states(0), joined.offsets(0), False)
                 sources = [_numbers(p) for p in joined.payloads]
                 self._note(self.sites.at[End(name, 0)], sources, joined.offsets(1), batch)
-        elif join is not None and node.inputs != ("in",):
-            for joined in join.arrive(number, messages):
-                states = joined.last.states
-                if isinstance(node, Concat) and not node.states_agree(joined):
-                    states = joined.states(0)
+        elif isinstance(node, Concat | Rows) and node.join is not None:
+            for joined in node.join.arrive(number, messages):
+                states = node.states_of(joined)
                 batch = Messages.trusted(None, states, joined.last.offsets, False)
                 sources = [_numbers(p) for p in joined.payloads]
                 self._send(name, 0, self._note(self.sites.at[End(name, 0)], sources, None, batch))
         elif isinstance(node, Reduce):
             self._reduce(name, node, messages)
         else:
-            for out in range(len(node.outputs)):
+            for out in node.leads_to(number):
                 site = self.sites.at[End(name, out)]
                 self._send(name, out, self._note(site, [_numbers(messages.payload)], None, messages))
 
@@ -129,8 +122,7 @@ class Rehearsal:
         if node.how != "beside":
             self._send(name, 0, self._note(site, [numbers], counts, single))
             return
-        if (counts != node.count).any():
-            raise Unplayable(f"node '{name}' got a message of other than {node.count} rows")
+        node.check_counts(messages)
         beside = [numbers[i :: node.count] for i in range(node.count)]
         self._send(name, 0, self._note(site, beside, None, single))
 

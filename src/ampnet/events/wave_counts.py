@@ -1,0 +1,318 @@
+"""Wave counts: what the update rule (P8) knows of nodes whose gradients come by waves.
+
+    cell       wave 17   forward ... backward, collect port 0 (8 messages), collect port 1 (4)  | update: 12 >= 10
+    readout    wave 17   forward ... backward, collect (4)                                      | 4 of 10
+    other      wave 17   nothing with a gradient                                                | its end counts, too
+
+A node looks at its counter after its last collect of a wave, and updates at once if it is full:
+
+    unit "messages"     collect: + messages
+    unit "instances"    last collect of the wave: + its instances
+                        end of the wave: likewise, for a node that had no gradient in it and holds some from before
+    both                Updated: it holds all that was counted, at least min_update_frequency; back to zero
+
+Full and not updated, a node must not be played in another wave. Nor may a full update come before the node's last
+collect of a wave.
+
+What a log cannot tell: how many instances of a wave were skipped (their loss was not finite). They do not count, so an
+update that counts fewer instances than the waves had is believed, if it is full; and that one was overdue is held
+against a node only if its next update counts all of them. The end of a wave is known exactly if its ``operations`` is
+the number of forwards that this worker plays of it; else waves that may have ended count in favour of the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ampnet.events.log import BACKWARD, COLLECT, FORWARD, Operation, Played, Updated, Wave
+from ampnet.events.replicas import ReplicaGroup
+from ampnet.events.waves import Key, WavesUnderWay, key_of, words_of_wave
+
+Policy = tuple[str, int]
+"""(unit, frequency) of a node's updates."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """What a node with parameters does in a wave."""
+
+    open: int = 0
+    """Forwards without a backward so far."""
+    due: set[int] = field(default_factory=set)
+    """Ports with a backward that are not collected."""
+    collected: bool = False
+    """Whether it had a gradient."""
+    counted: int = 0
+    """Instances of the wave that it has counted."""
+
+
+@dataclass(slots=True)
+class _Passage:
+    """What was played of a wave in training."""
+
+    instances: tuple[int, ...] = ()
+    operations: int | None = None
+    forwards: int = 0
+    open: int = 0
+    due: int = 0
+    shares: dict[str, _Share] = field(default_factory=dict)
+    ended: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is open: it has ended, or there is a pause in it."""
+        return self.open <= 0 and self.due <= 0 and self.forwards > 0
+
+
+@dataclass(slots=True)
+class _Overdue:
+    """An update that seems to be overdue, until the wave is over that it was due after."""
+
+    wave: Key
+    sentence: str
+    position: int
+    counted: int
+    sure: bool
+    """Whether no skipped instance can explain it."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """Of a node."""
+
+    worker: str
+    gradients: int = 0
+    """Messages since its last update."""
+    instances: int = 0
+    """Instances counted since its last update."""
+    last: Key | None = None
+    """The wave of its last collect."""
+    full: Key | None = None
+    """The wave after which its update is due."""
+    updated: Key | None = None
+    """The wave after which it made a full update."""
+    overdue: _Overdue | None = None
+    loose: bool = False
+    """After an update of which the log cannot tell what it left over."""
+
+
+class WaveCounts:
+    """Counts what comes in by waves at each node, a second time.
+
+    ``report`` (sentence, position or None for now) takes what is wrong with operations; `judge` says what is wrong with
+    an update.
+    """
+
+    def __init__(self, policy: Mapping[str, Policy], report: Callable[[str, int | None], None]) -> None:
+        self._policy, self._report = policy, report
+        self._waves = WavesUnderWay()
+        self._passages: dict[Key, _Passage] = {}
+        self._accounts: dict[str, _Account] = {}
+        self._replicas: Mapping[str, ReplicaGroup] = {}
+        self.position = -1
+        """Of the event that is shown next."""
+
+    def __contains__(self, node: str) -> bool:
+        """Whether a node has had a gradient by a wave in this run."""
+        return node in self._accounts
+
+    def run(self, replicas: Mapping[str, ReplicaGroup]) -> None:
+        """A run begins. What was under way in one before it is gone."""
+        self._replicas = replicas
+        self._waves.clear()
+        self._passages.clear()
+        self._accounts.clear()
+
+    def begin(self, event: Wave) -> None:
+        """A wave begins."""
+        self._waves.begin(event)
+        if event.train:
+            self._passages[key_of(event)] = _Passage(event.instances, event.operations)
+
+    def retire(self, instances: tuple[int, ...]) -> None:
+        """Instances retire; waves that have none left are over, and what was uncertain is not any more."""
+        for key in self._waves.retire(instances):
+            self._forget(key)
+
+    def rest(self) -> None:
+        """The run is over, and so are all waves."""
+        for key in list(self._passages):
+            self._forget(key)
+        for account in self._accounts.values():
+            self._confirm(account)
+
+    def played(self, event: Played) -> None:
+        """Operations of a wave."""
+        key = key_of(event)
+        passage = self._passages.setdefault(key, _Passage()) if event.train else None
+        for op in event.operations():
+            if op.version is not None:
+                self._check_overdue(key, op)
+            if passage is not None:
+                self._count(key, passage, op)
+        if passage is None:
+            return
+        if passage.over and not passage.ended and passage.operations is not None:
+            passage.ended = passage.forwards >= passage.operations
+            if passage.ended:
+                self._end(key, passage)
+        if key not in self._waves.waves and passage.over:
+            self._forget(key)
+
+    def _count(self, key: Key, passage: _Passage, op: Operation) -> None:
+        passage.forwards += op.direction == FORWARD
+        asked, answered = op.direction == FORWARD and op.wanted, op.direction == BACKWARD
+        passage.open += asked - answered
+        if op.version is None or (op.direction == FORWARD and not op.wanted):
+            return
+        share = passage.shares.setdefault(op.node, _Share())
+        account = self._accounts.get(op.node)
+        if account is not None:
+            self._go_on(key, share, account, op)
+        share.open += asked - answered
+        if answered and op.port not in share.due:
+            share.due.add(op.port)
+            passage.due += 1
+        if op.direction == COLLECT:
+            if account is None:
+                account = self._accounts[op.node] = _Account(key[0])
+            if op.port in share.due:
+                share.due.discard(op.port)
+                passage.due -= 1
+            account.gradients += op.messages
+            account.last, share.collected = key, True
+            if share.open <= 0 and not share.due:
+                self._done(key, passage, share, account, op.node)
+
+    def _done(self, key: Key, passage: _Passage, share: _Share, account: _Account, node: str) -> None:
+        """A node is done with a wave."""
+        share.counted = self._own(node, passage.instances)
+        account.instances += share.counted
+        unit, frequency = self._policy.get(node, ("", 0))
+        came = account.gradients if unit == "messages" else account.instances
+        account.full = key if unit and came >= frequency else None
+
+    def _go_on(self, key: Key, share: _Share, account: _Account, op: Operation) -> None:
+        """An operation of a node with a gradient: if the node seemed to be done with the wave, it was not."""
+        if account.overdue is not None and account.overdue.wave == key:
+            account.overdue = None
+        if account.full == key:
+            account.full = None
+        if account.updated == key:
+            account.updated = None
+            self._report(
+                f"node '{op.node}' made a full update before its last collect of {words_of_wave(key)}, up to port "
+                f"{op.port}, round {op.round}",
+                None,
+            )
+        elif share.counted:
+            account.instances -= share.counted
+            share.counted = 0
+
+    def _own(self, node: str, instances: tuple[int, ...]) -> int:
+        """How many of these a node counts: a replica with whole instances to itself, its own."""
+        group = self._replicas.get(node)
+        if group is None or not group.by_instance:
+            return len(instances)
+        place, count = group.members.index(node), len(group.members)
+        return sum(number % count == place for number in instances)
+
+    def _end(self, key: Key, passage: _Passage) -> None:
+        """A wave has ended: nodes that had no gradient in it count it, too, if they hold gradients."""
+        for node, account in self._accounts.items():
+            if account.gradients and account.worker == key[0] and not self._had_gradient(passage, node):
+                account.instances += self._own(node, passage.instances)
+                unit, frequency = self._policy.get(node, ("", 0))
+                if unit == "instances" and account.instances >= frequency:
+                    account.full = key
+
+    def _had_gradient(self, passage: _Passage, node: str) -> bool:
+        share = passage.shares.get(node)
+        return share is not None and share.collected
+
+    def _check_overdue(self, key: Key, op: Operation) -> None:
+        account = self._accounts.get(op.node)
+        if account is None or account.full in (None, key) or account.overdue is not None or op.node in self._replicas:
+            return
+        assert account.full is not None
+        unit, frequency = self._policy[op.node]
+        came = f"{account.gradients} gradients" if unit == "messages" else f"{account.instances} instances"
+        sentence = (
+            f"node '{op.node}' is played in {words_of_wave(key)} (port {op.port}, round {op.round}) without an update "
+            f"after {words_of_wave(account.full)}: {came} came in; min_update_frequency is {frequency}"
+        )
+        account.overdue = _Overdue(account.full, sentence, self.position, account.instances, unit == "messages")
+        account.full = None
+
+    def _forget(self, key: Key) -> None:
+        passage = self._passages.get(key)
+        if passage is None or not passage.over:
+            return
+        for node in passage.shares:
+            account = self._accounts.get(node)
+            if account is not None and account.overdue is not None and account.overdue.wave == key:
+                self._confirm(account)
+        del self._passages[key]
+
+    def _confirm(self, account: _Account) -> None:
+        """The wave is over. What is not sure waits for the next update."""
+        if account.overdue is not None and account.overdue.sure:
+            self._report(account.overdue.sentence, account.overdue.position)
+            account.overdue = None
+
+    def judge(self, event: Updated) -> str | None:
+        """What is wrong with an update of a node that is in here, if anything is. Its counts start anew."""
+        account = self._accounts[event.node]
+        wrong = self._messages(event, account) if event.unit == "messages" else self._instances(event, account)
+        if account.overdue is not None and event.unit == "instances":
+            if event.count >= account.instances:
+                account.overdue.sure = True
+                if account.overdue.wave not in self._passages:
+                    self._confirm(account)
+            else:
+                account.overdue = None
+        part = event.reason == "together"
+        account.gradients = max(0, account.gradients - event.count) if part and event.unit == "messages" else 0
+        account.instances = max(0, account.instances - event.count) if part else 0
+        account.loose = event.reason in ("late", "together")
+        account.full = None
+        account.updated = account.last if event.reason == "full" else None
+        return wrong
+
+    def gradients(self) -> dict[str, int]:
+        """By node, the messages that are in no update yet."""
+        return {node: account.gradients for node, account in self._accounts.items() if account.gradients}
+
+    def _messages(self, event: Updated, account: _Account) -> str | None:
+        count, frequency, came = event.count, event.frequency, account.gradients
+        if count > came if event.reason == "together" else count != came:
+            return f"{came} came in since the one before"
+        if event.reason in ("full", "late") and count < frequency:
+            return f"a {event.reason} one holds at least min_update_frequency={frequency}"
+        if event.reason == "flush" and not 0 < count < frequency and not (count and self._in_the_middle(event.node)):
+            return f"a flush holds at least 1 and fewer than min_update_frequency={frequency}"
+        return None
+
+    def _instances(self, event: Updated, account: _Account) -> str | None:
+        count, most = event.count, account.instances + self._maybe(event.node, account)
+        if not account.gradients and not account.loose and event.reason in ("full", "flush"):
+            return "no gradient came in since the one before"
+        if event.reason == "full" and count < event.frequency:
+            return f"a full one holds at least min_update_frequency={event.frequency}"
+        if count > (most if event.reason == "full" else max(1, most)):
+            return f"{most} were counted since the one before"
+        return None
+
+    def _maybe(self, node: str, account: _Account) -> int:
+        """Instances of waves that may have ended, and in which the node has had no gradient."""
+        return sum(
+            self._own(node, passage.instances)
+            for key, passage in self._passages.items()
+            if key[0] == account.worker and passage.over and not passage.ended and not self._had_gradient(passage, node)
+        )
+
+    def _in_the_middle(self, node: str) -> bool:
+        """Whether a node has had a gradient by a wave that it is not done with."""
+        shares = (passage.shares.get(node) for passage in self._passages.values())
+        return any(s is not None and s.collected and (s.open > 0 or s.due) for s in shares)

@@ -1,0 +1,257 @@
+"""Planner: finds out what is to be computed for the instances of a wave, and keeps what it found.
+
+    [1] digest      instances of equal states and structure have one digest, and so one score
+    [2] rehearse    those whose score is not known go through the graph on their states alone
+    [3] lay out     the scores of a wave are put together: arenas, operations, what each of them reads
+
+A score holds for every instance of its digest, unless a node looks at the number of an instance: copies of nodes that
+are chosen by it look at its remainder by the number of copies, so that remainder is part of the digest; a function of a
+user's that looks at the number itself makes the whole number part of it; a node that sends by turns makes every score
+good for one time only.
+
+A layout of few instances (buckets) is likely to be wanted again. It is kept, and from its second use on it has memory
+of its own (`Layout.fix`), so that its tensors are made only once. A passage has its layout to itself: where the same
+waves are in flight several times, there are as many layouts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from ampnet.errors import AmpnetError, NodeError
+from ampnet.graph import End, Graph, Wiring
+from ampnet.instance import Instance
+from ampnet.nodes.node import Node, NumberWatch, StateFunction
+from ampnet.nodes.transform import Parameterised
+from ampnet.plan.layout import Layout, Operation
+from ampnet.plan.lot import Lot, OfInstances
+from ampnet.plan.rehearse import Rehearsal, Step
+from ampnet.plan.score import Score, relinked, scores
+from ampnet.plan.sites import Sites, Unplayable
+from ampnet.state import States
+from ampnet.structure import Shelf
+from ampnet.wave.arena import Pool
+
+_SCORES = 2**30
+"""Bytes of scores that are kept."""
+_LAYOUTS = 2**28
+"""Bytes of layouts that are kept, their fixed memory included."""
+_FEW = 4
+"""Instances of a wave whose layout is kept: more of them are hardly ever together again."""
+_AHEAD = 256
+"""Instances that are rehearsed together ahead of time."""
+
+
+class Planner:
+    """Scores and layouts of one worker's nodes. Raises `Unplayable` where they cannot be told beforehand."""
+
+    def __init__(self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], shelf: Shelf) -> None:
+        self.sites, self.shelf = Sites(graph, wiring, nodes), shelf
+        self.beat: Callable[[], None] = lambda: None
+        """Called now and then: a sign of life."""
+        self.rehearsed = 0
+        """Instances rehearsed so far."""
+        functions = [f for node in nodes.values() for f in node.state_functions().values()]
+        self._modulus = math.lcm(*(f.modulus for f in functions if f.modulus is not None))
+        self._by_number = False
+        """Whether a function looks at the numbers of instances themselves."""
+        self._by_turns = any(node.by_turns for node in nodes.values())
+        self._once = itertools.count()
+        self._scores: OrderedDict[bytes, Score] = OrderedDict()
+        self._bytes = 0
+        self._layouts: OrderedDict[tuple[bytes, ...], list[Layout]] = OrderedDict()
+        self._kept = 0
+        self._weights = self._look_at_weights()
+        solid = [site for site in self.sites.sites if site.makes_rows]
+        self._moved = [any(not s.still for s in solid if s.arena == arena) for arena in range(self.sites.arenas)]
+
+    # -- [1]
+
+    def _digests(self, lot: Lot) -> list[bytes]:
+        digests = lot.digests(self.shelf)
+        if self._by_turns:
+            return [digest + next(self._once).to_bytes(8, "little") for digest in digests]
+        if not self._by_number and self._modulus == 1:
+            return digests
+        numbers = lot.numbers if self._by_number else [n % self._modulus for n in lot.numbers]
+        return [digest + number.to_bytes(8, "little") for digest, number in zip(digests, numbers, strict=True)]
+
+    # -- [2]
+
+    def rehearse(self, instances: Iterable[Instance], ends: Mapping[str, End]) -> None:
+        """Make scores ahead of time, at rest. ``ends``: where each input leads."""
+        if self._by_turns or self._by_number:
+            return
+        numbers = range(self._modulus)
+        for some in _batched(instances, max(1, _AHEAD // self._modulus)):
+            for remainder in numbers:
+                given = {remainder + i * self._modulus: one for i, one in enumerate(some)}
+                for lot in OfInstances(self.sites, ends, given, True, None).apart():
+                    new = {d: i for i, d in enumerate(self._digests(lot)) if d not in self._scores}
+                    if new:
+                        self._rehearse(lot, new)
+
+    def take_over(self, other: Planner) -> None:
+        """Use the scores of a replica of the same nodes."""
+        if self.sites.signature() == other.sites.signature():
+            self._scores, self._bytes = other._scores.copy(), other._bytes
+            self.sites.linked |= other.sites.linked
+            self._by_number = other._by_number
+
+    def _find(self, lot: Lot, behind: Sequence[Lot]) -> list[Score]:
+        """The score of each instance. Those behind it are rehearsed too: many together take hardly longer."""
+        while True:
+            by_number = self._by_number
+            digests = self._digests(lot)
+            known = {d: self._scores[d] for d in digests if d in self._scores}
+            missing = {d: i for i, d in enumerate(digests) if d not in known}
+            if missing:
+                known |= self._rehearse_with(lot, missing, [] if self._by_turns else behind)
+            if self._by_number == by_number:
+                return self._linked(digests, known)
+
+    def _rehearse_with(self, lot: Lot, missing: Mapping[bytes, int], behind: Sequence[Lot]) -> dict[bytes, Score]:
+        if behind:
+            more = lot.merge([lot, *behind])
+            new = {d: i for i, d in enumerate(self._digests(more)) if d not in self._scores}
+            some = itertools.islice(new.items(), max(_AHEAD, len(missing)))  # those of the lot come first
+            try:
+                found = self._rehearse(more, dict(some))
+            except AmpnetError:
+                pass  # it may be one of those behind, which is met again, and named, in its own wave
+            else:
+                return {digest: found[digest] for digest in missing if digest in found}
+        return self._rehearse(lot, missing)
+
+    def _rehearse(self, lot: Lot, missing: Mapping[bytes, int]) -> dict[bytes, Score]:
+        some = lot.at(list(missing.values()))
+        watch = NumberWatch()
+        StateFunction.watch = watch
+        try:
+            rehearsal = self._run(some)
+        finally:
+            StateFunction.watch = None
+        if watch.looked and not self._by_number:
+            self._by_number = True
+            self._scores.clear()
+            self._layouts.clear()
+            self._bytes = self._kept = 0
+            return {}
+        found = dict(zip(missing, scores(self.sites, rehearsal, some.numbers), strict=True))
+        self.rehearsed += len(some.numbers)
+        if not self._by_turns:
+            self._scores.update(found)
+            self._bytes += sum(score.nbytes for score in found.values())
+            while self._bytes > _SCORES and self._scores:
+                _, gone = self._scores.popitem(last=False)
+                self._bytes -= gone.nbytes
+        return found
+
+    def _run(self, lot: Lot) -> Rehearsal:
+        rehearsal = Rehearsal(self.sites, self.beat)
+        with lot.shelved(self.shelf):
+            try:
+                rehearsal.run(lot.messages())
+                for name, node in self.sites.nodes.items():
+                    waits = node.waits()
+                    if waits:
+                        raise NodeError(name, "forward", None, "plan", Unplayable(waits[0]))
+            finally:
+                for node in self.sites.nodes.values():
+                    node.forget_instances(np.array(lot.numbers))
+        return rehearsal
+
+    def states_of(self, lot: Lot, op: Operation) -> States:
+        """The state of every row of an operation, by rehearsing the wave once more. For error messages."""
+        steps = [s for s in self._run(lot).steps if s.site is op.site and s.round == op.round]
+        rows = [_states_by_row(step) for step in steps]
+        merged = States.merge(rows)
+        place = {number: i for i, number in enumerate(lot.numbers)}
+        order = np.argsort([place[n] for n in merged.columns[0].tolist()], kind="stable")
+        return merged.take(order)
+
+    # -- [3]
+
+    def layout(self, lot: Lot, behind: Sequence[Lot], pool: Pool) -> Layout:
+        """A layout for these instances, to be had alone until `give_back`. ``pool``: where its memory comes from,
+        unless it has its own."""
+        found = self._find(lot, behind)
+        self._check_weights()
+        key = tuple(self._digests(lot)) if len(lot.numbers) <= _FEW and not self._by_turns else ()
+        kept = self._layouts.get(key) if key else None
+        if kept:
+            layout = kept.pop()
+            self._kept -= layout.nbytes
+            if not layout.fixed:
+                layout.fix()
+            self._layouts.move_to_end(key)
+        else:
+            layout = Layout(self.sites, self._moved, found, pool, self.device())
+            layout.key = key
+        layout.numbers = lot.numbers
+        if not layout.fixed:
+            layout.use(pool)
+        return layout
+
+    def give_back(self, layout: Layout) -> None:
+        """A passage is over."""
+        if not layout.key:
+            return
+        self._layouts.setdefault(layout.key, []).append(layout)
+        self._kept += layout.nbytes
+        while self._kept > _LAYOUTS and self._layouts:
+            _, gone = self._layouts.popitem(last=False)
+            self._kept -= sum(one.nbytes for one in gone)
+
+    def forget_layouts(self) -> None:
+        """Their memory may be half written."""
+        self._layouts.clear()
+        self._kept = 0
+
+    def _look_at_weights(self) -> list[tuple[Parameterised, list[torch.Tensor]]]:
+        nodes = self.sites.nodes.values()
+        return [(node, node.updater.weights) for node in nodes if isinstance(node, Parameterised)]
+
+    def _check_weights(self) -> None:
+        """Fixed tensors do not hold any more once parameters were moved or cast."""
+        if any(node.updater.weights is not weights for node, weights in self._weights):
+            self.forget_layouts()
+            self._weights = self._look_at_weights()
+
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        for node in self.sites.nodes.values():
+            if isinstance(node, Parameterised) and node.updater.weights:
+                return node.updater.weights[0].device
+        return torch.device("cpu")
+
+    def _linked(self, digests: Sequence[bytes], known: Mapping[bytes, Score]) -> list[Score]:
+        """Scores by digest, all of them with links for the same slots."""
+        ways, out = len(self.sites.linked), []
+        for digest in digests:
+            score = known[digest]
+            if score.ways != ways:
+                score = relinked(score, self.sites)
+                if digest in self._scores:
+                    self._bytes += score.nbytes - self._scores[digest].nbytes
+                    self._scores[digest] = score
+            out.append(score)
+        return out
+
+
+def _states_by_row(step: Step) -> States:
+    if step.offsets is None:
+        return step.states
+    return step.states.take(np.repeat(np.arange(step.messages), np.diff(step.offsets)))
+
+
+def _batched(instances: Iterable[Instance], most: int) -> Iterator[list[Instance]]:
+    source = iter(instances)
+    while some := list(itertools.islice(source, most)):
+        yield some

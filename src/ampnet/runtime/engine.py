@@ -1,0 +1,119 @@
+"""Engine: whether nodes are played in waves, or messages are passed between them, and why.
+
+Waves are the engine that trains. Messages are passed where the caller asks for it, or where a graph holds a node of
+which nobody knows beforehand what it does with rows; the second is said aloud, once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ampnet.errors import AmpnetError, EngineWarning
+from ampnet.events.log import Announcer
+from ampnet.graph import Graph, Wiring
+from ampnet.nodes.node import Node, Report
+from ampnet.nodes.products import Precision
+from ampnet.plan.lot import Lot
+from ampnet.plan.sites import Sites, Unplayable
+from ampnet.reference.schedule import Schedule
+from ampnet.replicas.member import Token
+from ampnet.update.local import LocalUpdates
+from ampnet.wave.player import Player
+from ampnet.wave.schedule import WAVE_SCHEDULES
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Which way nodes are run."""
+
+    waves: bool
+    reason: str | None = None
+    """Why not in waves."""
+
+    @property
+    def name(self) -> str:
+        return "waves" if self.waves else "messages"
+
+
+def choose_engine(
+    graph: Graph,
+    wiring: Wiring,
+    nodes: Mapping[str, Node],
+    waves: bool,
+    *,
+    max_batch: int | None,
+    schedule: str | Schedule | None,
+) -> Engine:
+    """Waves, unless something speaks against them. Warns where that is not the caller's own wish."""
+    if isinstance(schedule, str) and schedule not in WAVE_SCHEDULES:
+        raise ValueError(f"unknown schedule '{schedule}'; there are {', '.join(WAVE_SCHEDULES)}")
+    if not waves:
+        return Engine(False, "waves=False")
+    if max_batch is not None:
+        return _warned("max_batch is a setting of message passing. Remedy: leave it out, or say waves=False")
+    if schedule is not None and not isinstance(schedule, str):
+        return _warned("the schedule given orders messages. Remedy: a schedule by name, or waves=False")
+    try:
+        Sites(graph, wiring, nodes)
+    except Unplayable as error:
+        return _warned(str(error))
+    return Engine(True)
+
+
+def _warned(reason: str) -> Engine:
+    warnings.warn(
+        f"this graph is not played in waves but run message by message, which is slower: {reason}",
+        EngineWarning,
+        stacklevel=4,
+    )
+    return Engine(False, reason)
+
+
+def make_player(
+    graph: Graph,
+    wiring: Wiring,
+    nodes: Mapping[str, Node],
+    schedule: str | Schedule | None,
+    seed: int,
+    *,
+    name: str,
+    tell: Callable[[Report], None],
+    over: Callable[[Lot], None],
+    wave_size: int | None,
+    precision: Precision,
+    announce: Announcer | None,
+    clock: Callable[[], float],
+    hand: Callable[[Token], None] | None = None,
+    equal: Callable[[str, int], None] = lambda group, ended: None,
+) -> Player:
+    """A player of these nodes, with their updates. ``hand``, ``equal``: as in `LocalUpdates`."""
+    announcer = announce if announce is not None else Announcer()
+    updates = LocalUpdates(graph, nodes, worker=name, announce=announcer, clock=clock, hand=hand, over=equal)
+    chosen = WAVE_SCHEDULES[schedule if isinstance(schedule, str) else "backward-first"](seed)
+    return Player(
+        graph,
+        wiring,
+        nodes,
+        updates,
+        chosen,
+        name=name,
+        tell=tell,
+        over=over,
+        wave_size=wave_size,
+        precision=precision,
+        announce=announcer,
+        clock=clock,
+    )
+
+
+def check_precision(precision: str, waves: bool) -> None:
+    """Products are narrow in waves only."""
+    if precision not in ("float32", "bfloat16"):
+        raise ValueError(f"precision must be float32 or bfloat16, got {precision!r}")
+    if precision != "float32" and not waves:
+        raise AmpnetError(
+            "precision='bfloat16' needs waves: on worker processes replicas of the whole model; no max_batch, no "
+            "waves=False, no node with a forward of its own"
+        )

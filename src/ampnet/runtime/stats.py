@@ -1,0 +1,27 @@
+"""RunStats: which engine a runtime has used, and how much it has played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RunStats:
+    """What a runtime has done so far, in all its runs."""
+
+    engine: str
+    """"waves", or "messages": passed one batch at a time, which is slower."""
+    reason: str | None
+    """Why the engine is "messages"; None with waves."""
+    waves: int
+    """Waves played. With the engine "waves" every instance is played in one."""
+    instances: int
+    """Instances played in waves."""
+    in_flight: int
+    """Waves in flight at once, at most."""
+
+    def words(self) -> str:
+        """One line for people."""
+        if self.engine != "waves":
+            return f"engine: messages ({self.reason})"
+        return f"engine: waves, {self.waves:,} played, at most {self.in_flight} in flight"

@@ -1,0 +1,221 @@
+"""Local updates: the nodes with parameters of one worker, when each of them updates, and what is told of it.
+
+Both ways of playing a graph (`ampnet.wave`, `ampnet.reference`) count gradients and retired instances at their nodes
+and come here when a counter is full. An update is local: it asks no other node and waits for nobody. What the copies of
+one node owe each other is the affair of their `Member`s, whose tokens are handed on here, to members of this worker or
+to those of others.
+
+    counter full ──> [1] update now               the node is by itself, or its replica may update by itself
+                     [2] leave it to the member   updates wait for, or are made with, other replicas
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from ampnet.errors import NodeError
+from ampnet.events.log import Announcer, Updated, Worked
+from ampnet.graph import Graph
+from ampnet.nodes.node import Node
+from ampnet.nodes.transform import Parameterised
+from ampnet.replicas.member import Member, Token
+from ampnet.state import Column
+from ampnet.update.at_once import apply_at_once
+
+_TOLD = 64
+"""Instances after which `Worked` is announced."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a node did since the last `Worked`."""
+
+    lags: Counter[int] = field(default_factory=Counter)
+    updates: int = 0
+
+
+class LocalUpdates:
+    """Counts, updates and synchronises the parameterised nodes of one worker. See the head of this file."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: Mapping[str, Node],
+        *,
+        worker: str,
+        announce: Announcer,
+        clock: Callable[[], float],
+        hand: Callable[[Token], None] | None = None,
+        over: Callable[[str, int], None] = lambda group, ended: None,
+    ) -> None:
+        """``hand`` gets tokens for replicas of other workers; ``over`` is called when a group is equal after so many
+        training streams."""
+        self.worker, self.clock, self._announce = worker, clock, announce
+        self.trains = [node for node in nodes.values() if isinstance(node, Parameterised)]
+        self._copies = {name: graph.copies[name] for name in nodes if name in graph.copies}
+        self._work: dict[str, _Work] | None = {} if announce.wants(Worked) else None
+        self._retired = 0
+        self._hand = hand
+        self.tokens: deque[Token] = deque()
+        self.members: dict[str, Member] = {}
+        """The replicas of this worker, by node."""
+        for group in graph.replicas.values():
+            for name in group.members if group.table is not None else ():
+                node = nodes.get(name)
+                if isinstance(node, Parameterised):
+                    self.members[name] = Member(
+                        group,
+                        node,
+                        send=partial(self._send_token, group.members),
+                        update=partial(self.update, node),
+                        over=over,
+                        announce=announce,
+                        worker=worker,
+                        clock=clock,
+                    )
+
+    # -- tokens of replicas
+
+    def _send_token(self, members: Sequence[str], token: Token) -> None:
+        if members[token.to] in self.members:
+            self.tokens.append(token)
+        else:
+            assert self._hand is not None
+            self._hand(token)
+
+    def take_token(self, token: Token, name: str) -> None:
+        """A token has arrived for a replica of this worker."""
+        self.members[name].take(token)
+
+    def pass_token(self) -> bool:
+        """Hand on one token. False where none is on its way."""
+        if not self.tokens:
+            return False
+        token = self.tokens.popleft()
+        for member in self.members.values():
+            if member.group.name == token.group and member.number == token.to:
+                member.take(token)
+                break
+        return True
+
+    # -- counting
+
+    def own(self, node: Node, instances: Column) -> int:
+        """How many of these instances a node sees: all, or those of its replica."""
+        found = self._copies.get(node.name)
+        if found is None or not found.by_instance:
+            return len(instances)
+        return int(np.count_nonzero(instances % found.count == found.number))
+
+    def note_lags(self, node: Parameterised, lags: Iterable[tuple[int, int]]) -> None:
+        """Add (staleness, messages) pairs to what `Worked` will tell."""
+        if self._work is not None:
+            counts = self._work_of(node.name).lags
+            for lag, messages in lags:
+                counts[lag] += messages
+
+    def retired(self, instances: int) -> None:
+        """So many instances retired: now and then, tell what nodes did."""
+        self._retired += instances
+        if self._work and self._retired >= _TOLD:
+            self._retired = 0
+            self.tell_work()
+
+    # -- updates
+
+    def all_full(self, nodes: Sequence[Parameterised]) -> None:
+        """Counters of several nodes are full. Those that update by themselves take one step of the optimizer's kernel
+        together, unless every update is to be announced."""
+        alone = [node for node in nodes if node.updater.due() and node.name not in self.members]
+        if len(alone) < 2 or self._announce.wants(Updated):
+            alone = []
+        try:
+            apply_at_once([node.updater for node in alone])
+        except Exception as error:
+            raise NodeError(alone[0].name, "update", None, self.worker, error) from error
+        if self._work is not None:
+            for node in alone:
+                self._work_of(node.name).updates += 1
+        for node in nodes:
+            if node not in alone:
+                self.is_full(node)
+
+    def is_full(self, node: Parameterised) -> None:
+        """The counter of a node is full."""
+        if node.updater.due():  # [1]
+            self.update(node)
+        elif node.updater.together:  # [2]
+            self.members[node.name].poke()
+
+    def update(self, node: Parameterised, reason: str = "full", own: int | None = None) -> None:
+        """``own``: an update together with other replicas, with so many gradients of this one."""
+        noted = self._announce.wants(Updated)
+        began = self.clock() if noted else 0.0
+        policy = node.updater.policy
+        try:
+            applied = node.updater.apply(reason) if own is None else self.members[node.name].together(own)
+        except Exception as error:
+            raise NodeError(node.name, "update", None, self.worker, error) from error
+        if applied is None:
+            return
+        if noted and policy is not None:
+            self._announce(
+                Updated(
+                    began,
+                    self.clock() - began,
+                    self.worker,
+                    node.name,
+                    applied.version,
+                    applied.count,
+                    applied.reason,
+                    policy.count,
+                    policy.min_update_frequency,
+                )
+            )
+        if self._work is not None:
+            self._work_of(node.name).updates += 1
+        member = self.members.get(node.name)
+        if member is not None:
+            member.updated()
+
+    def flush(self) -> None:
+        """A training stream is over: apply what is left over, and step the learning-rate schedules."""
+        for node in self.trains:
+            if node.name in self.members:
+                self.members[node.name].flush()
+                continue
+            self.update(node, "flush")
+            node.updater.adding.settle()  # where weights are frozen
+            node.updater.end_epoch()
+
+    # -- what is told
+
+    def _work_of(self, name: str) -> _Work:
+        assert self._work is not None
+        return self._work.setdefault(name, _Work())
+
+    def tell_work(self) -> None:
+        """Announce what nodes did since this was called last."""
+        if self._work:
+            work, self._work = self._work, {}
+            now = self.clock()
+            for name, did in work.items():
+                lags = tuple(sorted(did.lags.items()))
+                self._announce(Worked(now, self.worker, name, sum(did.lags.values()), lags, did.updates))
+
+    def waits(self) -> list[str]:
+        """Which replicas wait for what, in words."""
+        return [line for member in self.members.values() if (line := member.waits()) is not None]
+
+    def abandon(self) -> None:
+        """After an error: no token is on its way, nothing waits to be told."""
+        self.tokens.clear()
+        if self._work is not None:
+            self._work.clear()
+        for member in self.members.values():
+            member.reset()

@@ -1,0 +1,437 @@
+"""Trained: a node with parameters, over all rows of a wave; the node itself says how (`ampnet.nodes.span`).
+
+What is done here is to bring the rows it reads to where it can read them, round by round and, for the product that
+collects a weight's gradient, of all rounds at once:
+
+    in place        rows that lie in one slice of an arena, in every round and altogether
+    copied          rows by number, or put together of several pieces: one after the other, in a tensor of the site's own
+    looked up       a part with few different rows (words of a small vocabulary), at a Linear: each different row is
+                    multiplied once, and the products are fetched. Backward, the gradients that belong to one row are
+                    added up before they are multiplied
+    lifted          what is computed of nothing but such rows is computed once for each different one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ampnet.nodes.linear import Linear
+from ampnet.nodes.products import add_rows
+from ampnet.nodes.span import Span
+from ampnet.nodes.transform import Parameterised
+from ampnet.plan.layout import Operation
+from ampnet.update.sums import Sums
+from ampnet.wave.arena import Read, in_columns
+from ampnet.wave.kernels.kernel import Kernel
+
+
+@dataclass(slots=True, eq=False)
+class _Source:
+    """Columns of a part, and where they are read."""
+
+    slot: int
+    columns: tuple[int, int] | None
+    """Of the arena's rows; None: all."""
+    start: int
+    stop: int
+    """Within the part."""
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    sources: list[_Source]
+    width: int
+    copies: Tensor | None = None
+    """Rows of all operations one after the other, where they had to be copied."""
+
+    @property
+    def alike(self) -> bool:
+        """Whether all sources are the same columns."""
+        return all(s.columns == self.sources[0].columns for s in self.sources)
+
+
+class WaveSpan(Span):
+    """Some of the rows of a site: those of one operation, or all."""
+
+    __slots__ = ("kernel", "named", "op", "start", "stop")
+
+    def __init__(self, kernel: TrainedKernel, op: Operation | None, start: int, stop: int) -> None:
+        """``op`` None: all operations. ``start``, ``stop``: counted from the site's first row."""
+        self.kernel, self.op, self.start, self.stop = kernel, op, start, stop
+        self.products, self.begun = kernel.passage.products, kernel.looked_up is not None
+        self.widths, self.alone = kernel.widths, kernel.once
+        self.named: dict[str, Tensor] = {}
+
+    def keep(self, name: str, width: int) -> Tensor:
+        found = self.named.get(name)
+        if found is None:
+            kernel = self.kernel
+            found = self.named[name] = kernel.take(name, kernel.rows_made, width, kernel.y)[self.start : self.stop]
+        return found
+
+    def kept(self, name: str) -> Tensor:
+        return self.named[name] if name in self.named else self.kernel.kept[name][self.start : self.stop]
+
+    def wants(self, part: int) -> bool:
+        return self.kernel.wants(self.op, part)
+
+    def add(self, part: int, dx: Tensor) -> None:
+        self.kernel.add_to(self.op, part, dx)
+
+    def add_product(self, part: int, d: Tensor, w: Tensor) -> None:
+        self.kernel.add_product(self.op, part, d, w)
+
+
+class TrainedKernel(Kernel):
+    """`Parameterised` nodes. See the head of this file."""
+
+    parts: list[_Part]
+    widths: Sequence[int]
+    y: Tensor
+    """All rows of the arena."""
+
+    def begin(self) -> None:
+        assert isinstance(self.site.node, Parameterised)
+        self.node = self.site.node
+        self.ready = False
+        self.looked_up: int | None = None
+        """Number of the part that is looked up."""
+        self.lifted = False
+        self.once = len([op for op in self.layout.operations if op.site is self.site]) == 1
+        self.start, self.rows_made = self.whole.start, self.whole.stop - self.whole.start
+        self.kept: dict[str, Tensor] = {}
+        self._all: WaveSpan | None = None
+
+    def renew(self, passage: object) -> None:
+        super().renew(passage)  # type: ignore[arg-type]
+        if not self.layout.fixed:
+            self.ready = False
+
+    # -- where rows are
+
+    def _get_ready(self, op: Operation) -> None:
+        node, w = self.node, self.passage.weights(self.node)
+        pieces: list[tuple[int, tuple[int, int] | None, int]] = []
+        for slot, columns in enumerate(self.columns):
+            data = op.reads[slot].arena.rows_made
+            width = (data.shape[-1] if data.dim() > 1 else 1) if columns is None else columns[1] - columns[0]
+            pieces.append((slot, columns, width))
+        wanted = node.parts
+        if wanted is None and not node.takes_pieces and len(pieces) > 1:
+            wanted = (((0, sum(width for _, _, width in pieces)),),)
+        self.parts = _parts(pieces, wanted)
+        self.widths = [part.width for part in self.parts]
+        like = w[0] if w else op.reads[0].arena.rows_made
+        self._check(op, sum(width for _, _, width in pieces))
+        self._find_lookups()
+        x = self._sample(op)
+        self.y = self.out.open(node.shape_out(x), like)
+        for i, part in enumerate(self.parts):
+            reads = [self.whole.reads[s.slot] for s in part.sources]
+            if i != self.looked_up and not self.lifted and (len(reads) > 1 or reads[0].places() is not None):
+                data = reads[0].arena.rows_made
+                if data.dim() > 2:
+                    shape = (self.rows_made, *data.shape[1:-1], part.width)
+                elif data.dim() == 2:
+                    shape = (self.rows_made, part.width)
+                else:
+                    shape = (self.rows_made,)
+                part.copies = self.layout.pool.take((self.site.number, i, "copies"), shape, data)
+        self.ready, self._all = True, None
+
+    def _check(self, op: Operation, width: int) -> None:
+        """Raise `PayloadError` where rows do not fit the node."""
+        for read in op.reads:
+            data = read.arena.rows_made
+            self.node.check(data[:0] if len(op.reads) == 1 and self.columns[0] is None else _empty(data, width))
+
+    def _sample(self, op: Operation) -> Tensor:
+        """Some rows like the node's input."""
+        data = op.reads[0].arena.rows_made
+        if len(op.reads) == 1:
+            return self.rows(op, 0)
+        return _empty(data, sum(self.widths))
+
+    def _find_lookups(self) -> None:
+        self.looked_up, self.lifted = None, False
+        for i, part in enumerate(self.parts):
+            if len(part.sources) > 1:
+                continue
+            arena = self.whole.reads[part.sources[0].slot].arena
+            few = arena.inverse is not None and arena.data is not None
+            if isinstance(self.node, Linear):
+                if few and arena.table and self.looked_up is None and 2 * len(arena.rows_made) <= self.rows_made:
+                    self.looked_up = i
+            elif few and len(self.parts) == 1 and self.once and self.columns[0] is None and self._in_no_loop():
+                self.lifted = len(arena.rows_made) < self.rows_made
+
+    def _in_no_loop(self) -> bool:
+        return len(self.layout.sites.order[self.site.component]) == 1
+
+    def _span(self, op: Operation) -> WaveSpan:
+        """The tensors of an operation; where memory is fixed, those of the wave before."""
+        span = op.span
+        if isinstance(span, WaveSpan) and self.layout.fixed and span.kernel is self:
+            return span
+        rows = self.out_rows(op)
+        span = WaveSpan(self, op, op.start - self.start, op.start - self.start + rows)
+        span.y = self.y[op.start : op.start + rows]
+        op.span = span
+        return span
+
+    def out_rows(self, op: Operation) -> int:
+        """How many rows an operation makes."""
+        return len(op.reads[0].arena.rows_made) if self.lifted else op.stop - op.start
+
+    def _x(self, part: int, op: Operation) -> Tensor | None:
+        """A part of the rows of an operation."""
+        if part == self.looked_up:
+            return None
+        mine = self.parts[part]
+        source = mine.sources[0]
+        read = op.reads[source.slot]
+        if self.lifted:
+            return read.arena.rows_made
+        if mine.copies is None:
+            if read.blank and isinstance(self.node, Linear):
+                return None
+            return read.rows(source.columns)
+        into = mine.copies[op.start - self.start : op.stop - self.start]
+        self._copy(mine, op, into)
+        return into
+
+    def _copy(self, part: _Part, op: Operation, into: Tensor) -> None:
+        together = self._places(part, op)
+        if together is not None:
+            data, places = together
+            torch.index_select(data, 0, places, out=into.view(-1, data.shape[-1]))
+            return
+        for source in part.sources:
+            read = op.reads[source.slot]
+            where, data = read.places(), read.arena.rows_made
+            if len(part.sources) == 1 and where is not None:
+                if source.columns is not None:
+                    data, where = in_columns(data, source.columns, where)
+                torch.index_select(data, 0, where, out=into)
+            else:
+                target = into if len(part.sources) == 1 else into[..., source.start : source.stop]
+                target.copy_(read.rows(source.columns))
+
+    def _places(self, part: _Part, op: Operation) -> tuple[Tensor, Tensor] | None:
+        """Of a part whose sources are the same columns of one arena: where they are, by turns."""
+        reads = [op.reads[s.slot] for s in part.sources]
+        if len(reads) < 2 or not part.alike or any(r.arena is not reads[0].arena for r in reads):
+            return None
+        data, columns = reads[0].arena.rows_made, part.sources[0].columns
+        if data.dim() != 2 or not data.is_contiguous():
+            return None
+        places = torch.stack([_where(read) for read in reads], 1).flatten()
+        return in_columns(data, columns, places) if columns is not None else (data, places)
+
+    # -- forward and backward
+
+    def forward(self, op: Operation) -> None:
+        if not self.ready:
+            self._get_ready(op)
+            if self.looked_up is not None:
+                self._look_up(self.looked_up)
+        elif op.first and self.looked_up is not None:
+            self._look_up(self.looked_up)
+        span = self._span(op)
+        span.w = self.passage.weights(self.node)
+        span.xs = [self._x(i, op) for i in range(len(self.parts))]
+        self.node.run(span)
+        if self.lifted:
+            self.out.see_once(op.start, op.stop, op.reads[0])
+
+    def backward(self, op: Operation) -> None:
+        span = op.span
+        assert isinstance(span, WaveSpan)
+        span.w, span.sums = self.passage.weights(self.node), self.sums
+        span.g = self.out.gradient()[op.start : op.start + self.out_rows(op)]
+        self.node.back(span)
+
+    def all(self) -> WaveSpan:
+        """The rows of all operations."""
+        span = self._all
+        rows = self.rows_made if not self.lifted else len(self.whole.reads[0].arena.rows_made)
+        if span is None or not self.layout.fixed:
+            span = self._all = WaveSpan(self, None, 0, rows)
+            span.xs = [self._all_x(i) for i in range(len(self.parts))]
+            if self.once:
+                (span.op,) = (op for op in self.layout.operations if op.site is self.site)
+            some = next(op.span for op in self.layout.operations if op.site is self.site)
+            assert isinstance(some, WaveSpan)
+            for name, tensor in some.named.items():
+                span.keep(name, tensor.shape[1])
+            span.y = self.y[self.start : self.start + rows]
+        span.w, span.sums = self.passage.weights(self.node), self.sums
+        span.g = self.out.gradient()[self.start : self.start + rows]
+        return span
+
+    def _all_x(self, part: int) -> Tensor | None:
+        if part == self.looked_up:
+            return None
+        mine = self.parts[part]
+        if mine.copies is not None:
+            return mine.copies
+        source = mine.sources[0]
+        read = self.whole.reads[source.slot]
+        if self.lifted:
+            return read.arena.rows_made
+        return read.rows(source.columns)
+
+    def collect(self) -> None:
+        span = self.all()
+        if self._go_direct(span):
+            return
+        if self.looked_up is None:
+            self.node.collect(span)
+            return
+        g, node = span.g, self.node
+        for i, x in enumerate(span.xs):
+            if x is not None:
+                self._add_columns(i, g, x)
+        by_row = self._collect_looked_up(self.looked_up, g)
+        if len(span.sums) > 1:
+            add_rows(span.sums[1], by_row)
+        assert isinstance(node, Linear)
+
+    @property
+    def sums(self) -> Sums:
+        return self.passage.sums(self.node)
+
+    # -- gradients of what was read
+
+    def _targets(self, op: Operation | None, part: int) -> list[tuple[Read, _Source]]:
+        assert op is not None
+        return [(op.reads[s.slot], s) for s in self.parts[part].sources]
+
+    def wants(self, op: Operation | None, part: int) -> bool:
+        return part != self.looked_up and any(read.moved for read, _ in self._targets(op, part))
+
+    def add_to(self, op: Operation | None, part: int, dx: Tensor) -> None:
+        assert op is not None
+        if self.lifted:
+            read = op.reads[0]
+            if read.arena.moved:
+                read.arena.gradient().add_(dx)
+            return
+        mine = self.parts[part]
+        together = self._places(mine, op) if self.wants(op, part) else None
+        if together is not None:
+            arena, columns = op.reads[mine.sources[0].slot].arena, mine.sources[0].columns
+            total, places = arena.gradient(), together[1]
+            if columns is not None:
+                total = total.view(-1, columns[1] - columns[0]) if together[0].shape[1] != total.shape[1] else total
+            total.index_add_(0, places, dx.reshape(-1, together[0].shape[-1]))
+            return
+        for read, source in self._targets(op, part):
+            read.add(dx if len(mine.sources) == 1 else dx[..., source.start : source.stop], source.columns)
+
+    def add_product(self, op: Operation | None, part: int, d: Tensor, w: Tensor) -> None:
+        if not self.wants(op, part):
+            return
+        targets = self._targets(op, part)
+        read, source = targets[0]
+        if self.lifted:
+            self.passage.products.add(read.arena.gradient(), d, w)
+        elif len(targets) == 1 and read.places() is None:
+            total = read.arena.gradient()[read.start : read.stop]
+            into = total if source.columns is None else total[..., source.columns[0] : source.columns[1]]
+            self.passage.products.add(into, d, w)
+        else:
+            self.add_to(op, part, self.passage.products.of(d, w))
+
+    # -- products that are looked up
+
+    def _table(self, part: int) -> Tensor:
+        source = self.parts[part].sources[0]
+        data = self.whole.reads[source.slot].arena.rows_made
+        return data if source.columns is None else data[:, source.columns[0] : source.columns[1]]
+
+    def _weight(self, part: int, of: Tensor) -> Tensor:
+        start = sum(self.widths[:part])
+        return of[:, start : start + self.widths[part]]
+
+    def _look_up(self, part: int) -> None:
+        """The products of all different rows, then those of all rows."""
+        w, table = self.passage.weights(self.node), self._table(part)
+        products = self.take("products", len(table), self.y.shape[1], self.y)
+        self.passage.products.set(products, table, self._weight(part, w[0]).t(), w[1] if len(w) > 1 else None)
+        places = self.whole.reads[self.parts[part].sources[0].slot].places()
+        assert places is not None
+        self._fetched = places
+        torch.index_select(products, 0, places, out=self.y[self.whole.start : self.whole.stop])
+
+    def _collect_looked_up(self, part: int, g: Tensor) -> Tensor:
+        """Returns the gradients of the products."""
+        table, source = self._table(part), self.parts[part].sources[0]
+        by_row = self.take("by row", len(table), g.shape[1], g).zero_().index_add_(0, self._fetched, g)
+        self._add_columns(part, by_row, table)
+        arena = self.whole.reads[source.slot].arena
+        if arena.moved:
+            into = arena.gradient()
+            weight = self._weight(part, self.passage.weights(self.node)[0])
+            (into if source.columns is None else into[:, source.columns[0] : source.columns[1]]).addmm_(by_row, weight)
+        return by_row
+
+    def _add_columns(self, part: int, g: Tensor, x: Tensor) -> None:
+        """The gradient of the columns of a Linear's weight that belong to a part."""
+        self.passage.products.add_part(self._weight(part, self.sums[0]), g, x)
+
+    def _go_direct(self, span: WaveSpan) -> bool:
+        """Add to the weights themselves, where the updater lets us and all of it is one product of finite numbers."""
+        node = self.node
+        rate = node.updater.direct
+        if rate is None or not isinstance(node, Linear) or span.products.narrow or node.sites > 1:
+            return False
+        x = span.xs[0]
+        if len(self.parts) > 1 or x is None or x.dim() > 2 or self.passage.skips:
+            return False
+        largest = torch.linalg.vector_norm(span.g, torch.inf) * torch.linalg.vector_norm(x, torch.inf)
+        if not float(largest) * len(x) * abs(rate) < 1e30:
+            return False
+        w = span.w
+        w[0].addmm_(span.g.t(), x, alpha=rate)
+        if len(w) > 1:
+            w[1].add_(span.g.sum(0), alpha=rate)
+        node.updater.went_direct()
+        return True
+
+
+def _where(read: Read) -> Tensor:
+    places = read.places()
+    return torch.arange(read.start, read.stop, device=read.arena.rows_made.device) if places is None else places
+
+
+def _empty(data: Tensor, width: int) -> Tensor:
+    return data.new_empty(0, *data.shape[1:-1], width)
+
+
+def _parts(
+    pieces: Sequence[tuple[int, tuple[int, int] | None, int]], wanted: Sequence[Sequence[tuple[int, int]]] | None
+) -> list[_Part]:
+    """Which columns of which piece each part of a node's input consists of. A piece: (slot, columns, width)."""
+    if wanted is None:
+        return [_Part([_Source(slot, columns, 0, width)], width) for slot, columns, width in pieces]
+    parts = []
+    for ranges in wanted:
+        sources, at = list[_Source](), 0
+        for a, b in ranges:
+            begin = 0
+            for slot, columns, width in pieces:
+                low, high = max(a, begin), min(b, begin + width)
+                if low < high:
+                    first = (0 if columns is None else columns[0]) + low - begin
+                    whole = columns is None and high - low == width
+                    cut = None if whole else (first, first + high - low)
+                    sources.append(_Source(slot, cut, at, at + high - low))
+                    at += high - low
+                begin += width
+        parts.append(_Part(sources, at))
+    return parts

@@ -1,0 +1,578 @@
+"""Player: plays the waves of one worker: several passages in flight, one operation at a time.
+
+    lots staged ──> [1] begin     a lot becomes a passage: its layout is made, its memory taken
+                    [2] play      the schedule names a passage, which plays its next operation
+                    [3] collect   after the last backward of a site, the gradients of its weights, of all rows at once
+                    [4] update    a node whose last site is collected counts, and updates if its counter is full:
+                                  locally, asking nobody, before any other passage plays another operation
+                    [5] end       losses are reported, instances retire, memory is given back
+
+The operations of a passage are played in the order of its layout, then backward. Updates that fall due are made as late
+as that is allowed ([4]), so that those of several nodes are one call of the optimizer's kernel.
+
+A gradient that is not finite is never applied: it is found before an update, and named with node and state, or left out
+with its instance and counted (where a loss has ``on_nan="skip"``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampnet.errors import AmpnetError, DataError, LossError, NodeError
+from ampnet.events.log import Announcer, Played, Wave
+from ampnet.events.log import Operation as Told
+from ampnet.graph import Graph, Wiring
+from ampnet.message import Messages
+from ampnet.nodes.loss import Loss
+from ampnet.nodes.node import Node, Report
+from ampnet.nodes.products import Precision, Products
+from ampnet.nodes.transform import Parameterised
+from ampnet.plan.layout import Operation
+from ampnet.plan.lot import Lot
+from ampnet.plan.planner import Planner
+from ampnet.plan.sites import Site
+from ampnet.state import States
+from ampnet.structure import Shelf
+from ampnet.update.local import LocalUpdates
+from ampnet.wave.arena import Pool
+from ampnet.wave.kernels.trained import TrainedKernel
+from ampnet.wave.passage import Passage, trained_by
+from ampnet.wave.schedule import WaveSchedule
+
+FORWARD, BACKWARD, COLLECT = 0, 1, 2
+_SPARE = 4
+"""Passages that are in flight at once by default, where waves take turns."""
+
+
+class Player:
+    """Plays waves on the nodes of one worker. Raises `Unplayable` where they have to be run by messages."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        wiring: Wiring,
+        nodes: Mapping[str, Node],
+        updates: LocalUpdates,
+        schedule: WaveSchedule,
+        *,
+        name: str,
+        tell: Callable[[Report], None],
+        over: Callable[[Lot], None],
+        wave_size: int | None = None,
+        precision: Precision = "float32",
+        announce: Announcer | None = None,
+        clock: Callable[[], float],
+    ) -> None:
+        """``tell`` gets the reports of losses, ``over`` the instances of a passage that has ended."""
+        if wave_size is not None and wave_size < 1:
+            raise ValueError(f"wave_size must be 1 or more, got {wave_size}")
+        self.name, self.nodes, self.updates, self.schedule = name, nodes, updates, schedule
+        self.wave_size, self.clock, self._tell, self._over = wave_size, clock, tell, over
+        self._announce = announce if announce is not None else Announcer()
+        self._traced, self._begun_told = self._announce.wants(Played), self._announce.wants(Wave)
+        self._traces: list[Told] = []
+        """Operations that were played, to be told of."""
+        self._traced_passage: Passage | None = None
+        self.shelf = Shelf()
+        for node in nodes.values():
+            node.shelf = self.shelf
+        self.planner = Planner(graph, wiring, nodes, self.shelf)
+        self.planner.beat = self._beat
+        self.products = Products(narrow=precision == "bfloat16")
+        self.skips = any(isinstance(node, Loss) and node.on_nan == "skip" for node in nodes.values())
+        self.passages: list[Passage] = []
+        """In flight, the oldest first."""
+        self._staged: deque[Lot] = deque()
+        self._pools: list[Pool] = []
+        self._due: list[Parameterised] = []
+        self._unchecked: list[tuple[Passage, Site]] = []
+        self._clock = 0
+        self._parameters = [site for site in self.planner.sites.sites if isinstance(site.node, Parameterised)]
+        for node in updates.trains:
+            node.updater.live_versions = self._held_by(node.name)
+        self.waves = self.instances = self.operations = self.messages = 0
+        """Waves begun, instances played, operations and messages computed."""
+        self.most = 0
+        """Passages in flight at once, at most, so far."""
+        self.pulse: memoryview | None = None
+        """Where to note signs of life, for whoever watches."""
+        self._numbers = {name: i for i, name in enumerate(nodes)}
+
+    def _held_by(self, name: str) -> Callable[[], set[int]]:
+        return lambda: {p.pins[name] for p in self.passages if name in p.pins}
+
+    def _beat(self) -> None:
+        if self.pulse is not None:
+            self.pulse[0] += 1
+
+    # -- [1]
+
+    def stage(self, lot: Lot) -> None:
+        """These instances are complete, and may be played."""
+        self._staged.extend(lot.apart())
+
+    def waiting(self) -> int:
+        """How many instances are staged."""
+        return sum(len(lot.numbers) for lot in self._staged)
+
+    def _next_lot(self, most: int) -> Lot:
+        """The next instances: no more than travel together, all of them alike."""
+        first = self._staged[0]
+        room = min(most, self._room(first, most))
+        lots: list[Lot] = []
+        while self._staged and room and self._staged[0].alike(first):
+            lot = self._staged.popleft()
+            if len(lot.numbers) > room:
+                lot, rest = lot.split(room)
+                self._staged.appendleft(rest)
+            lots.append(lot)
+            room -= len(lot.numbers)
+        return lots[0] if len(lots) == 1 else lots[0].merge(lots)
+
+    def _room(self, lot: Lot, most: int) -> int:
+        """How many instances may travel together: where updates count instances, no more than the next one waits
+        for."""
+        size = self.wave_size
+        if size is None:
+            size = most if self.schedule.one_by_one else -(-most // _SPARE)
+        if not lot.train:
+            return size
+        for node in self.updates.trains:
+            updater = node.updater
+            if updater.policy is not None and not updater.counts_messages:
+                under_way = sum(len(p.lot.numbers) for p in self.passages if p.train and p.left.get(node.name))
+                counted = (updater.counter + under_way) % updater.policy.min_update_frequency
+                size = min(size, updater.policy.min_update_frequency - counted)
+        return size
+
+    def _begin(self, most: int) -> Passage:
+        began = self.clock() if self._begun_told else 0.0
+        lot = self._next_lot(most)
+        pool = self._pools.pop() if self._pools else Pool()
+        behind = [other for other in self._staged if other.alike(lot)]
+        self.waves += 1
+        try:
+            layout = self.planner.layout(lot, behind, pool)
+        except NodeError as error:
+            raise NodeError(error.node, error.direction, error.states, self.name, error.__cause__ or error) from error
+        passage = Passage(
+            self.waves, lot, layout, pool, self.products, skips=self.skips, alone=self.schedule.one_by_one
+        )
+        passage.load(self._checked(lot, passage))
+        self.passages.append(passage)
+        self.most = max(self.most, len(self.passages))
+        if self._begun_told:
+            self._tell_traces()
+            numbers, operations = tuple(lot.numbers), len(layout.operations)
+            self._announce(
+                Wave(began, self.clock() - began, self.name, passage.number, lot.train, numbers, operations)
+            )
+        return passage
+
+    def _checked(self, lot: Lot, passage: Passage) -> Iterator[tuple[int, Tensor]]:
+        """The payloads of a lot. In training they must be finite: what is not stays outside."""
+        for site, payload in lot.payloads():
+            if lot.train and payload.is_floating_point() and not math.isfinite(float(payload.sum())):
+                payload = self._without_poison(lot, site, payload, passage)
+            yield site, payload
+
+    def _without_poison(self, lot: Lot, site: int, payload: Tensor, passage: Passage) -> Tensor:
+        rows = torch.isfinite(payload).flatten(1).all(1) if payload.dim() > 1 else torch.isfinite(payload)
+        if bool(rows.all()):
+            return payload  # only their sum was too large
+        owners, states = self._owners(lot, site)
+        bad = np.flatnonzero(~rows.numpy(force=True))
+        if not self.skips:
+            raise DataError(
+                f"input '{self._input(site)}' has a payload that is not finite at {states.take(bad[:1]).describe()}: it "
+                f"would make weights that are none. Remedy: mend the data, or Loss(..., on_nan='skip') to leave out such "
+                f"instances and count them"
+            )
+        gone = set(owners[bad].tolist())
+        passage.skip(gone)
+        out = payload.clone()
+        out[torch.from_numpy(np.isin(owners, list(gone)))] = 0
+        return out
+
+    def _owners(self, lot: Lot, site: int) -> tuple[np.ndarray, States]:
+        """The instance, and the state, of every row of an input."""
+        found = [m for end, m in lot.messages() if self.planner.sites.pumped_at(end).number == site]
+        states = States.merge([m.states.take(np.repeat(np.arange(len(m)), m.row_counts())) for m in found])
+        return states.columns[0], states
+
+    def _input(self, site: int) -> str:
+        return self.planner.sites.graph.inputs[self.planner.sites.sites[site].end.port].name
+
+    # -- [2]
+
+    def step(self, most: int) -> bool:
+        """Play one operation; where waves are played one after the other, a whole one. False if there is nothing to do.
+
+        ``most``: instances of a wave at most, if nothing else is said.
+        """
+        if self.updates.pass_token():
+            return True
+        passage = self.schedule.next(self.passages, bool(self._staged))
+        if passage is None:
+            if not self._staged:
+                return False
+            passage = self._begin(most)
+        self._clock += 1
+        passage.played_at = self._clock
+        if self.schedule.one_by_one:
+            while not self._play(passage):
+                pass
+        else:
+            self._play(passage)
+        self._tell_traces()
+        return True
+
+    def _play(self, passage: Passage) -> bool:
+        """One operation. True when the passage is over."""
+        if self._due and not self.schedule.one_by_one and self._due_of is not passage:
+            self._settle()
+        op = passage.layout.operations[passage.at]
+        pulse = self.pulse
+        if pulse is not None:
+            pulse[0] += 1
+            pulse[2] = self._numbers.get(op.site.name, -1)
+        if passage.backward:
+            if not op.site.still:
+                self._backward(passage, op)
+            passage.at -= 1
+            if passage.at < 0:
+                self._end(passage)
+                return True
+            return False
+        self._forward(passage, op)
+        passage.at += 1
+        if passage.at == len(passage.layout.operations):
+            if not passage.train:
+                self._end(passage)
+                return True
+            passage.backward = True
+            passage.at -= 1
+        return False
+
+    def _forward(self, passage: Passage, op: Operation) -> None:
+        site = op.site
+        began = self.clock() if self._traced else 0.0
+        for trained in trained_by(site):
+            assert isinstance(trained.node, Parameterised)
+            op.versions[trained.number] = trained.node.updater.seen_version()
+        try:
+            passage.kernels[site.number].forward(op)
+        except Exception as error:
+            raise self._named(passage, op, "forward", error) from error
+        if self._traced:
+            self._trace(passage, op, FORWARD, began, passage.train and not site.still)
+
+    def _backward(self, passage: Passage, op: Operation) -> None:
+        site = op.site
+        kernel, trained = passage.kernels[site.number], trained_by(site)
+        began = self.clock() if self._traced else 0.0
+        try:
+            if kernel.out.touched or site.kind == "loss":  # else no gradient has come, for any of its rows
+                kernel.backward(op)
+                for one in trained:
+                    self._note_lag(passage, one, op)
+            if self._traced:
+                self._trace(passage, op, BACKWARD, began, False)
+            if op.first:
+                if trained:
+                    self._collect(passage, op, trained)
+                else:
+                    kernel.collect()
+        except AmpnetError:
+            raise
+        except Exception as error:
+            raise self._named(passage, op, "backward", error) from error
+
+    def _note_lag(self, passage: Passage, site: Site, op: Operation) -> None:
+        assert isinstance(site.node, Parameterised)
+        if site is op.site:
+            messages = passage.layout.heard(site.number, op.round)
+        elif self.schedule.one_by_one:  # a Linear of a mixture: all of it saw the same weights
+            messages = passage.layout.heard(site.number) if op.first else 0
+        else:
+            messages = op.links(op.site.terms.index(site))
+        if messages:
+            lag = site.node.updater.seen_version() - op.versions[site.number]
+            lags = passage.lags.get(site.name)
+            if lags is None:
+                lags = passage.lags[site.name] = Counter()
+            lags[lag] += messages
+
+    # -- [3]
+
+    def _collect(self, passage: Passage, op: Operation, trained: Sequence[Site]) -> None:
+        began = self.clock() if self._traced else 0.0
+        for site in trained:
+            assert isinstance(site.node, Parameterised)
+            site.node.updater.go_direct(self.updates.own(site.node, np.array(passage.lot.numbers)))
+        kernel = passage.kernels[op.site.number]
+        if kernel.out.touched:
+            kernel.collect()
+        if self.skips:
+            self._clean(passage, op, trained)
+        if self._traced:
+            self._trace(passage, op, COLLECT, began, False)
+        for site in trained:
+            self._unchecked.append((passage, site))
+            passage.left[site.name] -= 1
+            if not passage.left[site.name]:
+                assert isinstance(site.node, Parameterised)
+                self._node_done(passage, site.node)
+
+    # -- [4]
+
+    def _node_done(self, passage: Passage, node: Parameterised) -> None:
+        """The last site of a node is collected."""
+        updater, lags = node.updater, passage.lags.get(node.name)
+        if not lags:
+            updater.go_direct(0)  # what went into the weights was zero, and is no update
+            return
+        updater.lags = sorted(lags.items())
+        self.updates.note_lags(node, updater.lags)
+        updater.count_messages(sum(lags.values()))
+        updater.count_instances(self._counted(passage, node))
+        passage.left[node.name] = -1
+        if updater.full():
+            self._due.append(node)
+            self._due_of = passage
+
+    _due_of: Passage | None = None
+
+    def _counted(self, passage: Passage, node: Parameterised) -> int:
+        numbers = passage.lot.numbers
+        if passage.skipped:
+            numbers = [n for n in numbers if n not in passage.skipped]
+        return self.updates.own(node, np.array(numbers, dtype=np.int64))
+
+    def _settle(self) -> None:
+        """Make the updates that are due, if all gradients in them are finite."""
+        self._tell_traces()
+        self._check_finite()
+        due, self._due = self._due, []
+        if due:
+            self.updates.all_full(due)
+
+    def _check_finite(self) -> None:
+        unchecked, self._unchecked = self._unchecked, []
+        if not unchecked or self.skips:
+            return
+        evidence = [t for passage, site in unchecked for t in _evidence(passage, site)]
+        if evidence and not math.isfinite(float(torch.stack([t.sum() for t in evidence]).sum())):
+            for passage, site in unchecked:
+                if not all(bool(torch.isfinite(t).all()) for t in _evidence(passage, site)):
+                    raise self._poisoned(passage, site)
+
+    def _poisoned(self, passage: Passage, site: Site) -> NodeError:
+        """Name the first state at which a gradient, or what it is multiplied with, is not finite."""
+        states = None
+        for op in (op for op in passage.layout.operations if site in trained_by(op.site)):
+            rows = self._bad_rows(passage, op)
+            if len(rows):
+                states = self._states(passage, op, rows[:1])
+                break
+        cause = LossError(
+            "a gradient is not finite, although the loss is. Usual causes: numbers that overflowed on the way (exp, a "
+            "division by zero, a learning rate that is too high). It was not applied. Remedy: clip_norm, or "
+            "Loss(..., on_nan='skip') to leave out such instances and count them"
+        )
+        error = NodeError(site.name, "backward", states, self.name, cause)
+        error.__cause__ = cause
+        return error
+
+    def _bad_rows(self, passage: Passage, op: Operation) -> np.ndarray:
+        """Rows of an operation that are not finite: their gradient, what they are made of, or what was kept."""
+        kernel = passage.kernels[op.site.number]
+        found: list[Tensor] = []
+        if isinstance(kernel, TrainedKernel) and not kernel.lifted:
+            span = kernel.all()
+            a, b = op.start - kernel.start, op.stop - kernel.start
+            found = [t[a:b] for t in (span.g, *(x for x in span.xs if x is not None), *span.named.values())]
+        elif kernel.out.grad is not None and len(kernel.out.grad) == kernel.out.rows:
+            found = [kernel.out.grad[op.start : op.stop]]
+        bad = np.zeros(op.stop - op.start, dtype=bool)
+        for tensor in found:
+            if tensor.is_floating_point() and len(tensor) == len(bad):
+                bad |= ~torch.isfinite(tensor).flatten(1).all(1).numpy(force=True)
+        return np.flatnonzero(bad)
+
+    def _clean(self, passage: Passage, op: Operation, trained: Sequence[Site]) -> None:
+        """Where instances may be left out: add what a passage collected, without those that are not finite."""
+        for site in trained:
+            assert isinstance(site.node, Parameterised)
+            own = passage.own_sums(site.node)
+            if own is None:
+                continue
+            if not _finite(list.__iter__(own)):
+                kernel = passage.kernels[op.site.number]
+                if not isinstance(kernel, TrainedKernel):
+                    own = None
+                else:
+                    self._drop_rows(passage, site, kernel)
+                    kernel.collect()
+                    own = passage.own_sums(site.node)
+            if own is not None and _finite(list.__iter__(own)):
+                own.settle()
+                torch._foreach_add_(list(site.node.updater.adding), list(own))
+            else:
+                passage.skip(passage.lot.numbers)
+
+    def _drop_rows(self, passage: Passage, site: Site, kernel: TrainedKernel) -> None:
+        span = kernel.all()
+        span.xs = [None if x is None else x.clone() for x in span.xs]
+        for op in (op for op in passage.layout.operations if op.site is kernel.site):
+            rows = self._bad_rows(passage, op)
+            if len(rows):
+                states = self._states(passage, op, rows)
+                passage.skip(states.columns[0].tolist() if states is not None else passage.lot.numbers)
+                at = torch.from_numpy(rows + op.start - kernel.start)
+                for tensor in (span.g, *(x for x in span.xs if x is not None), *span.named.values()):
+                    if tensor.is_floating_point():
+                        tensor[at] = 0
+
+    # -- [5]
+
+    def _end(self, passage: Passage) -> None:
+        if passage.train:
+            self._settle()
+            late = [n for n in self.updates.trains if passage.left.get(n.name, 0) != -1]
+            for node in late:  # they heard nothing of this passage
+                node.updater.count_instances(self._counted(passage, node))
+            self.updates.all_full([node for node in late if node.updater.full()])
+        self._tell_traces()
+        self.passages.remove(passage)
+        for node in self.updates.trains if passage.pins else ():
+            node.updater.forget_versions(node.updater.live_versions())
+        operations, directions = passage.layout.operations, 1 + passage.train
+        self.operations += len(operations) * directions
+        self.messages += sum(op.messages for op in operations) * directions
+        self.instances += len(passage.lot.numbers)
+        self.planner.give_back(passage.layout)
+        self._pools.append(passage.pool)
+        for report in passage.reports:
+            self._tell(report)
+        self.updates.retired(len(passage.lot.numbers))
+        self._over(passage.lot)
+
+    # -- errors
+
+    def _states(self, passage: Passage, op: Operation, rows: np.ndarray | None = None) -> States | None:
+        with suppress(AmpnetError):
+            states = self.planner.states_of(passage.lot, op)
+            return states if rows is None else states.take(rows)
+        return None
+
+    def _named(self, passage: Passage, op: Operation, direction: str, error: Exception) -> Exception:
+        """An error of an operation, with node and states."""
+        if isinstance(error, NodeError):
+            return error
+        if op.site.node is None:
+            numbers = passage.lot.numbers
+            return DataError(f"input '{self._input(op.site.number)}', instances {numbers[0]} to {numbers[-1]}: {error}")
+        states = self._states(passage, op)
+        if direction == "forward" and states is not None and not isinstance(error, MemoryError):
+            states = _culprit(passage, op, states)
+        return NodeError(op.site.name, direction, states, self.name, error)
+
+    # -- what is told
+
+    def _trace(self, passage: Passage, op: Operation, direction: int, began: float, wanted: bool) -> None:
+        if self._traced_passage is not passage:
+            self._tell_traces()
+            self._traced_passage = passage
+        now, sites = self.clock(), trained_by(op.site)
+        for site in sites or (op.site,):
+            version, lag, messages = None, 0, op.messages
+            if sites:
+                assert isinstance(site.node, Parameterised)
+                version = site.node.updater.seen_version()
+                lag = version - op.versions[site.number] if direction == BACKWARD else 0
+                heard = passage.layout.heard
+                messages = heard(site.number, op.round) if direction != COLLECT else heard(site.number)
+            rows = op.stop - op.start
+            told = Told(
+                site.name, site.end.port, op.round, direction, began, now - began, rows, messages, version, lag, wanted
+            )
+            self._traces.append(told)
+            began = now
+
+    def _tell_traces(self) -> None:
+        """Announce the operations played since the last time."""
+        traces, passage = self._traces, self._traced_passage
+        if traces and passage is not None:
+            self._traces = []
+            self._announce(Played.of(self.name, passage.number, passage.train, traces))
+
+    def held(self) -> dict[str, int]:
+        """Every queue and cache that is not empty."""
+        out = {"instances staged": self.waiting(), "passages": len(self.passages), "structures": len(self.shelf)}
+        out |= {"tokens of replicas": len(self.updates.tokens), "updates due": len(self._due)}
+        for name, node in self.nodes.items():
+            out.update({f"{name}.{cache}": n for cache, n in node.held().items()})
+        return {what: n for what, n in out.items() if n}
+
+    def abandon(self) -> None:
+        """Forget all that is in flight, and the gradients not yet applied, after an error. Weights stay as they are."""
+        self.passages, self._due, self._unchecked, self._traces = [], [], [], []
+        self._traced_passage = self._due_of = None
+        self._staged.clear()
+        self._pools.clear()
+        self.planner.forget_layouts()
+        self.updates.abandon()
+        self.shelf.clear()
+        for node in self.nodes.values():
+            node.forget()
+
+
+def _evidence(passage: Passage, site: Site) -> list[Tensor]:
+    """Tensors that are finite if all gradients of a site's parameters are."""
+    node, kernel = site.node, passage.kernels.get(site.number)
+    assert isinstance(node, Parameterised)
+    if kernel is not None and not isinstance(kernel, TrainedKernel):
+        return [] if kernel.out.grad is None else [kernel.out.grad]
+    if node.updater.touched is not None and kernel is not None:
+        return [] if kernel.out.grad is None else [kernel.out.grad]
+    return [] if node.updater.went else list(list.__iter__(node.updater.adding))
+
+
+def _finite(tensors: Iterator[Tensor]) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in tensors)
+
+
+def _culprit(passage: Passage, op: Operation, states: States) -> States:
+    """The first row that fails alone, found by halving; all of them where none does."""
+    node, kernel = op.site.node, passage.kernels[op.site.number]
+    if node is None or len(node.inputs) != 1 and not isinstance(node, Parameterised):
+        return states
+    try:
+        x = torch.cat([kernel.rows(op, i) for i in range(len(op.reads))], -1) if len(op.reads) > 1 else kernel.rows(op, 0)
+        suspects = np.arange(len(x))
+        while True:
+            half = suspects[: max(1, len(suspects) // 2)]
+            rows = torch.from_numpy(half)
+            try:
+                messages = Messages.trusted(x.index_select(0, rows), states.take(half), None, passage.train)
+                with torch.no_grad():
+                    if not node.probe(messages):
+                        return states
+            except Exception:
+                if len(half) == 1:
+                    return states.take(half)
+                suspects = half
+                continue
+            if len(suspects) == 1:
+                return states
+            suspects = suspects[len(half) :]
+    except Exception:
+        return states

@@ -1,0 +1,85 @@
+"""Schedule: which passage plays its next operation.
+
+The operations of a passage have one order, so a schedule only chooses among passages, and among them and the wave that
+is to begin next:
+
+    backward-first    gradients before activations, the oldest wave first (the paper's). In one process every operation
+                      of the oldest wave can always run, so waves are played one after the other: staleness is 0
+    fifo              whoever has waited longest: waves take turns, operation by operation
+    sweep             whoever has the least of its operations behind it: waves move in step
+    random            any, drawn from the seed. For tests
+
+With updates frozen the order decides nothing (promise P3); otherwise it decides how stale gradients are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ampnet.wave.passage import Passage
+
+
+class WaveSchedule(Protocol):
+    """Chooses among passages."""
+
+    one_by_one: bool
+    """Whether a passage that was begun is played to its end before another is."""
+
+    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+        """The passage to play now, of those in flight (oldest first); None: begin another, which ``more`` says is
+        there."""
+
+
+class BackwardFirst:
+    """The oldest: in one process it always comes first to a backward, and to its end."""
+
+    one_by_one = True
+
+    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+        if not passages:
+            return None
+        return next((p for p in passages if p.backward), passages[0])
+
+
+class Fifo:
+    """Whoever has waited longest."""
+
+    one_by_one = False
+
+    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+        return None if more else min(passages, key=lambda p: p.played_at, default=None)
+
+
+class Sweep:
+    """Whoever has the least behind it."""
+
+    one_by_one = False
+
+    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+        return None if more else min(passages, key=lambda p: p.progress, default=None)
+
+
+class Random:
+    """Any, drawn from ``seed``."""
+
+    one_by_one = False
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+        chosen = int(self._rng.integers(len(passages) + more)) if passages or more else 0
+        return passages[chosen] if chosen < len(passages) else None
+
+
+WAVE_SCHEDULES: dict[str, Callable[[int], WaveSchedule]] = {
+    "backward-first": lambda seed: BackwardFirst(),
+    "fifo": lambda seed: Fifo(),
+    "sweep": lambda seed: Sweep(),
+    "random": Random,
+}
+"""By name, made with the run's seed."""
