@@ -34,8 +34,8 @@ def test_a_good_log(log: Path, written: list[str], capsys: pytest.CaptureFixture
 def test_a_broken_promise_is_told_with_its_line(
     log: Path, written: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A backward that is in the log twice comes back once too often."""
-    twice = next(i for i, line in enumerate(written) if '"event": "Backward"' in line)
+    """Operations that are in the log twice come back once too often."""
+    twice = next(i for i, line in enumerate(written) if '"event": "Played"' in line and '"train": true' in line)
     log.write_text("".join([*written[: twice + 1], written[twice], *written[twice + 1 :]]))
     assert main(["check", str(log)]) == 1
     *violations, last = capsys.readouterr().out.splitlines()

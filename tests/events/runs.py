@@ -1,4 +1,7 @@
-"""Small list-reduction runs whose event logs the tests of this folder read."""
+"""Small list-reduction runs whose event logs the tests of this folder read.
+
+They pass messages, unless ``waves=True`` is asked for.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,10 @@ def update(frequency: int = 1, count: Literal["messages", "instances"] = "messag
     return Update(partial(torch.optim.SGD, lr=1e-3), frequency, count)
 
 
-def runtime(policy: Update | None, *, listeners: Sequence[Listener] = (), **settings: Any) -> Inline:
-    return Inline(by_hand.build(HIDDEN), update=policy, listeners=listeners, **settings)
+def runtime(
+    policy: Update | None, *, listeners: Sequence[Listener] = (), waves: bool = False, **settings: Any
+) -> Inline:
+    return Inline(by_hand.build(HIDDEN), update=policy, listeners=listeners, waves=waves, **settings)
 
 
 def record(

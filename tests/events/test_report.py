@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from ampnet.controller import Progress
+from ampnet.draw import Edge, Item, Sketch
 from ampnet.errors import DataError
 from ampnet.events.boxes import boxes_of
 from ampnet.events.log import Event, Synced
 from ampnet.events.record import Recorder, RunRecord, point_of
 from ampnet.events.report import SECTIONS, drawing_of, page, report
 from ampnet.events.report.charts import DENSE, Curve, curves, histogram, lags, sizes, thin
-from ampnet.events.report.drawing import sketch_from
+from ampnet.events.report.drawing import sketch_from, without_replicas
 from ampnet.events.report.sections import summary
 from ampnet.graph import Graph
 from ampnet.models import by_hand
@@ -204,3 +205,63 @@ def test_counted_axes_have_whole_numbers() -> None:
     text = curves("x", [Curve("a", "red", [[(1.0, 0.5), (2.0, 0.7)]])], whole=True)
     assert ">1</text>" in text
     assert ">0.5</text>" not in text.partition('class="x"')[2]
+
+
+def test_many_replicas_share_a_line() -> None:
+    text = page(recorded(replicated(count=16)))
+    tags(text)
+    assert "<b>cell</b>, 16 replicas<br>mean" in text
+    nodes = text.partition('<section id="nodes">')[2].partition("</section>")[0]
+    assert nodes.count("<tr>") == 2, "a head and a line"
+    assert "<small>16 replicas</small>" in nodes
+    assert "16 workers" in nodes
+    assert " s each</small>" in nodes
+    replicas = text.partition('<section id="replicas">')[2].partition("</section>")[0]
+    assert "<details><summary><b>cell</b>: 16 replicas, " in replicas
+    assert "<td><b>cell</b></td><td class=n>16</td><td class=n>6.2</td><td class=n>192</td>" in replicas
+    for name in ("least", "mean", "most"):
+        assert f"</i>{name}</span>" in replicas
+    workers = text.partition('<section id="workers">')[2].partition("</section>")[0]
+    assert "<b>16 workers</b>" in workers
+    assert "least / mean / most, %" in workers
+    settings = text.partition('<section id="settings">')[2].partition("</section>")[0]
+    assert "members cell#1 … cell#16" in settings
+
+
+def test_settings_of_many_replicas_are_told_at_once() -> None:
+    policy = {f"cell#{i + 1}": {"optimizer": "Adam"} for i in range(8)} | {"head": {"optimizer": "SGD"}}
+    affinity = {f"cell#{i + 1}": i for i in range(8)} | {"head": 0}
+    script = Script(8)
+    script.begin(updates=policy, affinity=affinity)
+    text = page(recorded(script.events))
+    assert "<td>updates of cell (8 replicas)</td><td>optimizer Adam</td>" in text
+    assert "<td>updates of head</td><td>optimizer SGD</td>" in text
+    assert "<td>affinity</td><td>head 0, cell (8 replicas) 0 … 7</td>" in text
+
+
+def test_replicas_are_one_item_of_the_drawing() -> None:
+    """A node shares messages out to three replicas of a pair of nodes; another one brings them together."""
+    shares = Item("share", "", "control", ("in",), ("1", "2", "3"), "", None)
+    first = [Item(f"a#{i}", "Linear", "parameterised", ("x",), ("y", "z"), "a", None) for i in (1, 2, 3)]
+    second = [Item(f"b#{i}", "Linear", "parameterised", ("x", "y"), ("y",), "b", None) for i in (1, 2, 3)]
+    join = Item("join", "", "control", ("1", "2", "3"), ("out",), "", None)
+    edges = [Edge(0, i, 1 + i, 0, False) for i in range(3)]
+    edges += [Edge(1 + i, port, 4 + i, port, False) for i in range(3) for port in (0, 1)]
+    edges += [Edge(4 + i, 0, 7, i, False) for i in range(3)]
+    found = without_replicas(Sketch("x", [shares, *first, *second, join], edges))
+    assert [(item.name, item.note) for item in found.items] == [
+        ("share", ()),
+        ("a", ("3 replicas",)),
+        ("b", ("3 replicas",)),
+        ("join", ()),
+    ]
+    assert found.edges == [
+        Edge(0, 0, 1, 0, False),
+        Edge(1, 0, 2, 0, False),
+        Edge(1, 1, 2, 1, False),
+        Edge(2, 0, 3, 0, False),
+    ]
+    assert found.items[0].outputs == ("1",)
+    assert found.items[3].outputs == ()
+    plain = Sketch("x", [shares], [])
+    assert without_replicas(plain) is plain

@@ -58,7 +58,7 @@ class WaveScript:
         self.updates: Counter[str] = Counter()
 
     def add(self, kind: type[Event], *values: Any, seconds: float = 0.0) -> None:
-        self.events.append(kind(self.now, *values))  # type: ignore[call-arg]
+        self.events.append(kind(self.now, *values))
         self.now = round(self.now + 1e-4 + seconds, 7)
 
     def begin(self) -> None:
@@ -214,7 +214,7 @@ def interleaved(unit: Unit = "messages", seed: int = 0, waves: int = 12, copies:
     live: list[tuple[str, int]] = []
     begun = 0
     while begun < waves or live:
-        if begun < waves and (len(live) < 3 * copies and random.random() < 0.5 or not live):
+        if begun < waves and ((len(live) < 3 * copies and random.random() < 0.5) or not live):
             worker = begun % copies
             first = 100 * begun
             numbers = [first - first % copies + worker + copies * i for i in range(random.randint(1, 4))]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ampnet.events.log import Backward, Begin, Epoch, Event, Rest, Updated, Worked
+from ampnet.events.log import BACKWARD, Backward, Begin, Epoch, Event, Played, Rest, Updated, Worked
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Done:
 
 
 def one_by_one(events: Iterable[Event]) -> dict[str, Done]:
-    """By the batches and updates of a log."""
+    """By the batches, operations and updates of a log."""
     out: dict[str, Done] = {}
     for event in events:
         if isinstance(event, Updated) or (isinstance(event, Backward) and event.version is not None):
@@ -31,6 +31,12 @@ def one_by_one(events: Iterable[Event]) -> dict[str, Done]:
                 done.messages += len(event.received)
                 for lag, messages in event.lags:
                     done.lags[lag] += messages
+        elif isinstance(event, Played):
+            for op in event.operations():
+                if op.direction == BACKWARD and op.version is not None:
+                    done = out.setdefault(op.node, Done(event.worker))
+                    done.messages += op.messages
+                    done.lags[op.lag] += op.messages
     return out
 
 

@@ -14,7 +14,7 @@ from ampnet.events.log import Epoch, Event, Pump, Retire
 from ampnet.nodes import Linear, Loss
 from ampnet.structure import Shelf
 from ampnet.testing import assert_close
-from ampnet.wave.lot import Lot
+from ampnet.plan.lot import Lot
 from tests.wave.both import NAMES, model, predictions, player_of
 from tests.wave.test_gradients import F64, chain, rows_of
 

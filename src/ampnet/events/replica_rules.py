@@ -6,8 +6,9 @@
 
 A member that was left out, or took part twice, is seen by the numbers of its rounds: they count without a gap over all
 runs of a runtime, or anew after a Begin. Where instances go to one replica as a whole, the place of each message is
-known from its instance; else a message is remembered from its forward until its answer. A wave that is played at such
-a replica holds instances of that replica only; where messages are routed otherwise, a log of waves cannot show it.
+known from its instance; else a message is remembered from its forward until its answer. Of a wave the same is known as
+a whole: a replica is played in it only if one of the instances is its own, and no instance is another worker's. Where
+messages are routed otherwise, a log of waves cannot show it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ampnet.events.log import Backward, Begin, Event, Forward, Played, PortState
 from ampnet.events.replicas import ReplicaGroup, groups_of
 from ampnet.events.rules import Rule, Violation, words_of
 from ampnet.events.staleness import Row, rows_of
-from ampnet.events.waves import WavesUnderWay, key_of, words_of_wave
+from ampnet.events.waves import Key, WavesUnderWay, key_of, words_of_wave
 
 
 class EqualReplicas(Rule):
@@ -116,8 +117,12 @@ class OneReplica(Rule):
         self._held: dict[tuple[str, tuple[str, ...]], dict[Row, tuple[str, int]]] = {}
         """(group, fields) -> state -> who has it, and how many messages of that state."""
         self._waves = WavesUnderWay()
-        self._seen: dict[tuple[str, int], set[str]] = {}
-        """Wave -> replicas at which it was played."""
+        self._played: dict[Key, dict[str, int]] = {}
+        """Wave -> replicas that were played in it, and where in the log that began."""
+        self._hosts: dict[str, str] = {}
+        """Replica -> the worker that plays it."""
+        self._together = False
+        """Whether one worker has all nodes."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -126,14 +131,16 @@ class OneReplica(Rule):
                 self._places = {m: (group, i) for group in groups for i, m in enumerate(group.members)}
                 self._held.clear()
                 self._waves.clear()
-                self._seen.clear()
+                self._played.clear()
+                self._hosts.clear()
+                self._together = event.settings.get("runtime") in ("inline", None)
             case Wave() if self._places:
                 self._waves.begin(event)
             case Played() if self._places:
-                self._played(event)
+                self._note(event)
             case Retire() if self._places:
-                for key in self._waves.retire(event.instances):
-                    self._seen.pop(key, None)
+                for wave in self._waves.retire(event.instances):
+                    self._check_wave(wave)
             case Forward() if event.node in self._places:
                 group, number = self._places[event.node]
                 if group.by_instance:
@@ -148,23 +155,37 @@ class OneReplica(Rule):
             case _:
                 pass
 
-    def _played(self, event: Played) -> None:
-        key = key_of(event)
-        wave = self._waves.waves.get(key)
-        if wave is None:
-            return
-        seen = self._seen.setdefault(key, set())
-        for node in set(event.nodes).intersection(self._places).difference(seen):
+    def _note(self, event: Played) -> None:
+        """Which replicas are played."""
+        played = self._played.setdefault(key_of(event), {})
+        for node in set(event.nodes).intersection(self._places):
+            played.setdefault(node, self.position)
+            self._hosts[node] = event.worker
+
+    def _check_wave(self, wave: Wave) -> None:
+        """Its instances have retired."""
+        key = key_of(wave)
+        for node, position in sorted(self._played.pop(key, {}).items()):
             group, number = self._places[node]
-            strange = [i for i in wave.instances if i % len(group.members) != number]
-            if group.by_instance and strange:
-                there = group.members[strange[0] % len(group.members)]
+            if not group.by_instance:
+                continue
+            owners = {i % len(group.members): i for i in reversed(wave.instances)}
+            strange = [
+                i
+                for place, i in owners.items()
+                if not self._together and self._hosts.get(group.members[place], "") != key[0]
+            ]
+            if number not in owners:
+                strange = list(owners.values())
+            if strange:
+                first = min(strange)
+                there = group.members[first % len(group.members)]
                 self.report(
                     "P9",
-                    f"node '{node}' is played in {words_of_wave(key)}, which holds instance {strange[0]}; in group "
+                    f"node '{node}' is played in {words_of_wave(key)}, which holds instance {first}; in group "
                     f"'{group.node}' it belongs to '{there}'",
+                    position,
                 )
-            seen.add(node)
 
     def _check_instances(self, event: Forward, group: ReplicaGroup, number: int) -> None:
         belongs = event.received.column("instance") % len(group.members)

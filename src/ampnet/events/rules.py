@@ -32,6 +32,8 @@ from ampnet.events.staleness import Row, rows_of
 from ampnet.events.waves import Key, key_of, words_of_wave
 from ampnet.state import States
 
+INPUT = "the controller, input"
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -66,7 +68,8 @@ class Rule:
 class Pairing(Rule):
     """P1: what went out of a port in training comes back to it, once, and not before it went out.
 
-    Ports are those of nodes, and the controller's inputs.
+    Ports are those of nodes, and the controller's inputs. An instance that travels in a wave is answered by the wave as
+    a whole (`ampnet.events.wave_rules`): nothing comes back to the controller's inputs for it.
     """
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
@@ -86,6 +89,8 @@ class Pairing(Rule):
                     self._send(_input(port), states)
             case Return():
                 self._receive(_input(event.port), event.states)
+            case Wave(train=True):
+                self._travel(set(event.instances))
             case Rest():
                 self._settle()
             case Begin():
@@ -111,6 +116,13 @@ class Pairing(Rule):
                 f"{where} got a backward for {words_of(fields, foreign)}, which was not out: it had not been sent yet, "
                 f"or had been answered already",
             )
+
+    def _travel(self, instances: set[int]) -> None:
+        for (where, fields), out in self._out.items():
+            if where.startswith(INPUT):
+                place = fields.index("instance")
+                for row in [row for row in out if row[place] in instances]:
+                    del out[row]
 
     def _settle(self) -> None:
         for (where, fields), out in self._out.items():
@@ -339,7 +351,7 @@ def _port(node: str, port: int) -> str:
 
 
 def _input(port: int) -> str:
-    return f"the controller, input {port},"
+    return f"{INPUT} {port},"
 
 
 def words_of(fields: tuple[str, ...], rows: list[Row]) -> str:

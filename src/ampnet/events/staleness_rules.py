@@ -4,6 +4,7 @@
     is      updates and new weights from the others    changes of the weights between forward and backward, recounted
 
 Updates change the weights of a node. Where it is a replica, so does a synchronisation that replaces them by a mean.
+Where replicas share their weights, a version counts the updates of the node or those of all of them.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class HonestStaleness(Rule):
             case Played():
                 self._check_wave(event, counted)
             case Updated() | Synced(moved=True):
-                if event.node in self._versions:
-                    self._versions[event.node] += 1
+                for counter in self._counters(event.node):
+                    if counter in self._versions:
+                        self._versions[counter] += 1
             case Begin():
                 self._versions.clear()  # weights may have been loaded in between
                 self._apart = event.settings.get("runtime") not in ("inline", None)
@@ -55,11 +57,19 @@ class HonestStaleness(Rule):
             op = found.operation
             self._check_lags(found, ((op.lag, op.messages),), f"port {op.port}, round {op.round}, {wave}")
 
+    def _counters(self, node: str) -> tuple[str, ...]:
+        """What may count the versions of a node: itself, or all that share its weights."""
+        shared = self._recount.shared.get(node)
+        return (node,) if shared is None else (node, f"all of {shared}")
+
     def _check_version(self, node: str, version: int, where: str) -> None:
-        known = self._versions.setdefault(node, version)
-        if known != version:
-            self.report("P7", f"node '{node}' says version {version} at {where}; by its updates it is {known}")
-            self._versions[node] = version
+        counters = self._counters(node)
+        if self._apart and len(counters) > 1:
+            return  # see `_check_lags`
+        known = [self._versions.setdefault(counter, version) for counter in counters]
+        if version not in known:
+            self.report("P7", f"node '{node}' says version {version} at {where}; by its updates it is {known[0]}")
+            self._versions.update(dict.fromkeys(counters, version))
 
     def _check_lags(self, found: Counted, lags: tuple[tuple[int, int], ...], where: str) -> None:
         reported: Counter[int] = Counter()

@@ -77,7 +77,7 @@ class UpdateRule(Rule):
         """Whether a run is under way, or was cut short."""
         self._counted: Counter[str] = Counter()
         """Instances in the updates of each node, where they are."""
-        self._waves = WaveCounts(self._policy, self._report_wave)
+        self._waves = WaveCounts(self._report_wave)
 
     def __call__(self, event: Event) -> None:
         if self._awaiting and not isinstance(event, Updated | Synced | Retire | Begin):

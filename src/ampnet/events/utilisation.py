@@ -8,9 +8,8 @@ A node is handed whatever waits at it, so the size of its batches is an outcome,
 shows them. Shares are parts of the wall time of all runs seen, from Begin to Rest; the time between runs is left out.
 With several workers the shares of all nodes may add up to more than 1, those of one worker's nodes may not.
 
-In a wave an operation is a batch. To collect a weight's gradient is part of the node's backward: its time counts there,
-its messages have been counted by the backwards before it. To rehearse and lay out a wave keeps its worker busy, and
-belongs to no node.
+In a wave an operation is a batch. To collect a weight's gradient is a batch of the node's backward, of all messages of
+the wave at that port. To rehearse and lay out a wave keeps its worker busy, and belongs to no node.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ampnet.events.log import COLLECT, Backward, Begin, Event, Forward, Played, Rest, Synced, Updated, Wave, ended
+from ampnet.events.log import Backward, Begin, Event, Forward, Played, Rest, Synced, Updated, Wave, ended
 
 DIRECTIONS = ("forward", "backward", "backward")
 """What the directions of a wave's operations count to."""
@@ -143,8 +142,7 @@ class UtilisationMeter:
 
     def _played(self, event: Played) -> None:
         """A log of waves has an operation every 10 to 100 us: this loop is kept short."""
-        nodes, collects = self._nodes, 0
-        messages = rows = 0
+        nodes = self._nodes
         for node, direction, seconds, size, many in zip(
             event.nodes, event.directions, event.seconds, event.rows, event.messages, strict=True
         ):
@@ -153,19 +151,14 @@ class UtilisationMeter:
             if tally is None:
                 tally = nodes[key] = _Tally()
             tally.seconds += seconds
-            if direction == COLLECT:
-                collects += 1
-                continue
             tally.invocations += 1
             tally.messages += many
             tally.rows += size
             tally.sizes[1 << (many.bit_length() - 1) if many else 0] += 1
-            messages += many
-            rows += size
         worker = self._workers.setdefault(event.worker, _Tally())
-        worker.invocations += len(event.nodes) - collects
-        worker.messages += messages
-        worker.rows += rows
+        worker.invocations += len(event.nodes)
+        worker.messages += sum(event.messages)
+        worker.rows += sum(event.rows)
         worker.seconds += sum(event.seconds)
 
     def _updated(self, event: Updated) -> None:
@@ -188,8 +181,8 @@ class UtilisationMeter:
                 t.messages,
                 t.rows,
                 t.seconds,
-                t.messages / t.invocations if t.invocations else float("nan"),
-                t.rows / t.invocations if t.invocations else float("nan"),
+                t.messages / t.invocations,
+                t.rows / t.invocations,
                 self._share(t),
                 dict(sorted(t.sizes.items())),
             )

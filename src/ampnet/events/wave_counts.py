@@ -104,8 +104,10 @@ class WaveCounts:
     an update.
     """
 
-    def __init__(self, policy: Mapping[str, Policy], report: Callable[[str, int | None], None]) -> None:
-        self._policy, self._report = policy, report
+    def __init__(self, report: Callable[[str, int | None], None]) -> None:
+        self._report = report
+        self._policy: dict[str, Policy] = {}
+        """Of every node that has updated in this run."""
         self._waves = WavesUnderWay()
         self._passages: dict[Key, _Passage] = {}
         self._accounts: dict[str, _Account] = {}
@@ -123,17 +125,18 @@ class WaveCounts:
         self._waves.clear()
         self._passages.clear()
         self._accounts.clear()
+        self._policy.clear()
 
     def begin(self, event: Wave) -> None:
         """A wave begins."""
         self._waves.begin(event)
-        if event.train:
+        if event.train and key_of(event) not in self._passages:
             self._passages[key_of(event)] = _Passage(event.instances, event.operations)
 
     def retire(self, instances: tuple[int, ...]) -> None:
         """Instances retire; waves that have none left are over, and what was uncertain is not any more."""
-        for key in self._waves.retire(instances):
-            self._forget(key)
+        for wave in self._waves.retire(instances):
+            self._forget(key_of(wave))
 
     def rest(self) -> None:
         """The run is over, and so are all waves."""
@@ -264,6 +267,7 @@ class WaveCounts:
     def judge(self, event: Updated) -> str | None:
         """What is wrong with an update of a node that is in here, if anything is. Its counts start anew."""
         account = self._accounts[event.node]
+        self._policy[event.node] = (event.unit, event.frequency)
         wrong = self._messages(event, account) if event.unit == "messages" else self._instances(event, account)
         if account.overdue is not None and event.unit == "instances":
             if event.count >= account.instances:

@@ -66,8 +66,8 @@ class WavePairing(Rule):
             case Played():
                 self._played(event)
             case Retire():
-                for key in self._waves.retire(event.instances):
-                    self._forget(key)
+                for wave in self._waves.retire(event.instances):
+                    self._forget(key_of(wave))
             case Rest():
                 self._settle()
             case Begin():

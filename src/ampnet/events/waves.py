@@ -36,8 +36,10 @@ class WavesUnderWay:
         self._of: dict[int, list[Key]] = {}
 
     def begin(self, event: Wave) -> None:
-        """A wave begins."""
+        """A wave begins. One that has begun already goes on as it was."""
         key = key_of(event)
+        if key in self.waves:
+            return
         self.waves[key] = event
         self._left[key] = len(event.instances)
         for number in event.instances:
@@ -47,15 +49,15 @@ class WavesUnderWay:
         """The waves that an instance travels in: one on each worker that has a part of it."""
         return self._of.get(instance, [])
 
-    def retire(self, instances: Iterable[int]) -> list[Key]:
+    def retire(self, instances: Iterable[int]) -> list[Wave]:
         """Instances retire. Returns the waves that have none left; they are forgotten."""
         gone = []
         for number in instances:
             for key in self._of.pop(number, ()):
                 self._left[key] -= 1
                 if not self._left[key]:
-                    del self._left[key], self.waves[key]
-                    gone.append(key)
+                    del self._left[key]
+                    gone.append(self.waves.pop(key))
         return gone
 
     def clear(self) -> None:

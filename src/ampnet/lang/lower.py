@@ -75,6 +75,8 @@ def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
     # Nodes are served in the order they are declared, as far as edges allow: what a loop's rounds wait for comes first.
     for name, node, calls in _nodes(sorted(protos, key=lambda p: id(p) in loops), plan):
         graph.add(name, node)
+        for function in node.state_functions().values():
+            function.modulus = 1  # no move looks at the number of an instance
         for site, proto in enumerate(calls):
             for port in range(len(proto.inputs)):
                 ends[id(proto), port] = f"{name}.{node.inputs[port if len(calls) == 1 else site]}"

@@ -68,20 +68,24 @@ class Linear(Parameterised):
     def check(self, x: Tensor) -> None:
         self.check_rows(x, self.width, self.updater.weights[0].dtype)
 
-    def _weight(self, w: Sequence[Tensor], widths: Sequence[int]) -> list[Tensor]:
-        """The columns of the weight that each part is multiplied with."""
-        return [w[0]] if len(widths) == 1 else list(w[0].split(list(widths), 1))
+    def _weights(self, span: Span) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The columns of the weight that each part is multiplied with, and the same transposed."""
+        if span.memo is None or span.memo[0] is not span.w:
+            w = span.w[0]
+            parts = [w] if len(span.widths) == 1 else w.split(list(span.widths), 1)
+            span.memo = span.w, (parts, [part.t() for part in parts])
+        return span.memo[1]  # type: ignore[return-value]
 
     def run(self, span: Span) -> None:
         y, w, products, begun = span.y, span.w, span.products, span.begun
         bias = w[1] if len(w) > 1 else None
-        for x, weight in zip(span.xs, self._weight(w, span.widths), strict=True):
+        for x, turned in zip(span.xs, self._weights(span)[1], strict=True):
             if x is None:
                 continue
             if begun:
-                products.add(y, x, weight.t())
+                products.add(y, x, turned)
             else:
-                products.set(y, x, weight.t(), bias)
+                products.set(y, x, turned, bias)
             begun = True
         if not begun:  # nothing but zeros came in
             y.zero_() if bias is None else y.copy_(bias)
@@ -92,7 +96,7 @@ class Linear(Parameterised):
         g = span.g
         if self._active is not None:
             self._active[1](g, span.y)
-        for part, weight in enumerate(self._weight(span.w, span.widths)):
+        for part, weight in enumerate(self._weights(span)[0]):
             span.add_product(part, g, weight)
 
     def collect(self, span: Span) -> None:

@@ -27,7 +27,7 @@ from ampnet.update.sums import Sums
 class Span:
     """Base of both kinds. See the head of this file."""
 
-    __slots__ = ("alone", "begun", "g", "products", "sums", "w", "widths", "xs", "y")
+    __slots__ = ("alone", "begun", "g", "memo", "products", "sums", "w", "widths", "xs", "y")
 
     xs: list[Tensor | None]
     widths: Sequence[int]
@@ -39,6 +39,8 @@ class Span:
     products: Products
     begun: bool
     """Whether ``y`` holds products already, to which others are to be added."""
+    memo: tuple[object, object] | None
+    """What the node wants to find again in a span that is used again: (what it was made of, what was made)."""
     alone: bool
     """Whether `run`, `back` and `collect` are all about these very rows, one after the other."""
 
@@ -77,7 +79,7 @@ class BatchSpan(Span):
     def __init__(self, xs: Sequence[Tensor], w: Sequence[Tensor], kept: dict[str, Tensor], wanted: bool = True) -> None:
         """``kept``: what a forward kept, or where to put what it keeps."""
         self.xs, self.w, self.named, self.wanted = list(xs), w, kept, wanted
-        self.products, self.begun, self.alone = _PLAIN, False, True
+        self.products, self.begun, self.alone, self.memo = _PLAIN, False, True, None
         self.widths = [x.shape[-1] for x in xs if x.dim() > 1]
         self.dxs: list[Tensor | None] = [None] * len(xs)
 

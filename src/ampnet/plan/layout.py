@@ -267,12 +267,15 @@ class Layout:
             arena.pool = pool
             arena.clear()
 
-    def fix(self) -> None:
-        """It will be used again: keep all of it in memory of its own, unless its size depends on what is computed."""
+    def fix(self, alone: bool) -> None:
+        """It will be used again: keep all of it in memory of its own, unless its size depends on what is computed.
+
+        ``alone``: passages are played one by one, so that a whole table may be read in place.
+        """
         for site in self.sites.sites:
             if isinstance(site.node, Embedding) and site.number in self.wholes:
                 whole = self.wholes[site.number]
-                if site.node.size > whole.stop - whole.start:
+                if not alone or site.node.size > whole.stop - whole.start:
                     return
         self.fixed, self.pool = True, Pool()
         for arena in self.arenas:

@@ -51,8 +51,11 @@ _AHEAD = 256
 class Planner:
     """Scores and layouts of one worker's nodes. Raises `Unplayable` where they cannot be told beforehand."""
 
-    def __init__(self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], shelf: Shelf) -> None:
-        self.sites, self.shelf = Sites(graph, wiring, nodes), shelf
+    def __init__(
+        self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], shelf: Shelf, alone: bool = True
+    ) -> None:
+        """``alone``: passages are played one by one."""
+        self.sites, self.shelf, self._alone = Sites(graph, wiring, nodes), shelf, alone
         self.beat: Callable[[], None] = lambda: None
         """Called now and then: a sign of life."""
         self.rehearsed = 0
@@ -189,7 +192,7 @@ class Planner:
             layout = kept.pop()
             self._kept -= layout.nbytes
             if not layout.fixed:
-                layout.fix()
+                layout.fix(self._alone)
             self._layouts.move_to_end(key)
         else:
             layout = Layout(self.sites, self._moved, found, pool, self.device())

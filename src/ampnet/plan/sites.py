@@ -75,6 +75,8 @@ class Site:
     """Of a mixture: the sums that each of its Linears is applied to, as sites."""
     slot: int = 0
     """The number of the first slot. A mixture has three: what pairs read, what it reads, and the way back."""
+    trained: tuple[Site, ...] = ()
+    """The sites whose parameters are trained where this one is computed: itself, or the Linears of a mixture."""
     block: tuple[int, int] = (0, 0)
     """(block, place in it): blocks lie one after the other in the arena, round by round, in the order of places."""
 
@@ -319,6 +321,10 @@ class Sites:
                 site.block = (self.blocks, 0)
                 self.blocks += 1
             site.slot = len(self.slots)
+            if site.kind == "mixture":
+                site.trained = tuple(site.terms)
+            elif site.kind == "rows" and isinstance(site.node, Parameterised):
+                site.trained = (site,)
             self.slots += [site] * (3 if site.kind == "mixture" else len(site.parts))
         self._make_columns()
 

@@ -12,8 +12,9 @@ So any number of passages can be in flight, their operations interleaved in any 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,6 @@ from ampnet.nodes.products import Products
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Layout, Operation
 from ampnet.plan.lot import Lot
-from ampnet.plan.sites import Site
 from ampnet.update.sums import Sums
 from ampnet.wave.arena import Pool
 from ampnet.wave.kernels import kernel_of
@@ -38,12 +38,15 @@ class Passage:
         """``skips``: instances whose gradients are not finite are left out. ``alone``: nothing else is played before it
         is over."""
         self.number, self.lot, self.layout, self.pool, self.products = number, lot, layout, pool, products
+        self.numbers = np.array(lot.numbers)
         self.train, self.skips, self.alone = lot.train, skips, alone
         self.at, self.backward, self.played_at = 0, False, 0
         self.pins: dict[str, int] = {}
         self.reports: list[Report] = []
         self.skipped: set[int] = set()
         """Instances that are left out: a loss, or a gradient, was not finite."""
+        self.seen: dict[str, int] = {}
+        """Of each node, where nothing else is played in between: its updates when the passage came to it."""
         self.lags: dict[str, Counter[int]] = {}
         """Of each node: messages by staleness."""
         self.evidence: list[Tensor] = []
@@ -61,8 +64,7 @@ class Passage:
             self.kernels = layout.kernels  # type: ignore[assignment]
             for kernel in self.kernels.values():
                 kernel.renew(self)
-        trained = [site for number in layout.wholes for site in trained_by(layout.wholes[number].site)]
-        self.left: Counter[str] = Counter(site.name for site in trained)
+        self.left: Counter[str] = Counter(site.name for whole in layout.wholes.values() for site in whole.site.trained)
         """Of each node with parameters: sites whose gradients have not been collected yet."""
 
     def load(self, payloads: Iterable[tuple[int, Tensor]]) -> None:
@@ -116,9 +118,3 @@ class Passage:
         """Leave these instances out of the count of gradients."""
         self.skipped.update(instances)
 
-
-def trained_by(site: Site) -> Sequence[Site]:
-    """The sites whose parameters are trained where a site is computed: itself, or the Linears of a mixture."""
-    if site.kind == "mixture":
-        return site.terms
-    return (site,) if isinstance(site.node, Parameterised) else ()

@@ -41,9 +41,10 @@ from ampnet.plan.sites import Site
 from ampnet.state import States
 from ampnet.structure import Shelf
 from ampnet.update.local import LocalUpdates
+from ampnet.update.updater import Updater
 from ampnet.wave.arena import Pool
 from ampnet.wave.kernels.trained import TrainedKernel
-from ampnet.wave.passage import Passage, trained_by
+from ampnet.wave.passage import Passage
 from ampnet.wave.schedule import WaveSchedule
 
 FORWARD, BACKWARD, COLLECT = 0, 1, 2
@@ -83,7 +84,7 @@ class Player:
         self.shelf = Shelf()
         for node in nodes.values():
             node.shelf = self.shelf
-        self.planner = Planner(graph, wiring, nodes, self.shelf)
+        self.planner = Planner(graph, wiring, nodes, self.shelf, schedule.one_by_one)
         self.planner.beat = self._beat
         self.products = Products(narrow=precision == "bfloat16")
         self.skips = any(isinstance(node, Loss) and node.on_nan == "skip" for node in nodes.values())
@@ -264,9 +265,8 @@ class Player:
     def _forward(self, passage: Passage, op: Operation) -> None:
         site = op.site
         began = self.clock() if self._traced else 0.0
-        for trained in trained_by(site):
-            assert isinstance(trained.node, Parameterised)
-            op.versions[trained.number] = trained.node.updater.seen_version()
+        if site.trained:
+            self._note_versions(passage, op)
         try:
             passage.kernels[site.number].forward(op)
         except Exception as error:
@@ -276,47 +276,53 @@ class Player:
 
     def _backward(self, passage: Passage, op: Operation) -> None:
         site = op.site
-        kernel, trained = passage.kernels[site.number], trained_by(site)
+        kernel = passage.kernels[site.number]
         began = self.clock() if self._traced else 0.0
         try:
             if kernel.out.touched or site.kind == "loss":  # else no gradient has come, for any of its rows
                 kernel.backward(op)
-                for one in trained:
-                    self._note_lag(passage, one, op)
+                if site.trained:
+                    self._note_lags(passage, op)
             if self._traced:
                 self._trace(passage, op, BACKWARD, began, False)
-            if op.first:
-                if trained:
-                    self._collect(passage, op, trained)
-                else:
-                    kernel.collect()
+            if op.first and site.trained:
+                self._collect(passage, op)
         except AmpnetError:
             raise
         except Exception as error:
             raise self._named(passage, op, "backward", error) from error
 
-    def _note_lag(self, passage: Passage, site: Site, op: Operation) -> None:
-        assert isinstance(site.node, Parameterised)
-        if site is op.site:
-            messages = passage.layout.heard(site.number, op.round)
-        elif self.schedule.one_by_one:  # a Linear of a mixture: all of it saw the same weights
-            messages = passage.layout.heard(site.number) if op.first else 0
-        else:
-            messages = op.links(op.site.terms.index(site))
-        if messages:
-            lag = site.node.updater.seen_version() - op.versions[site.number]
-            lags = passage.lags.get(site.name)
-            if lags is None:
-                lags = passage.lags[site.name] = Counter()
-            lags[lag] += messages
+    def _note_versions(self, passage: Passage, op: Operation) -> None:
+        """Which version of the weights an operation sees. Between passages that are played one by one it is the same
+        for all operations of a node."""
+        if not self.schedule.one_by_one or self._traced:
+            for site in op.site.trained:
+                op.versions[site.number] = _updater(site).seen_version()
+        elif op.first:
+            for site in op.site.trained:
+                passage.seen.setdefault(site.name, _updater(site).seen_version())
+
+    def _note_lags(self, passage: Passage, op: Operation) -> None:
+        if not self.schedule.one_by_one or self._traced:
+            for place, site in enumerate(op.site.trained):
+                messages = op.messages if site is op.site else op.links(place)
+                if messages:
+                    lags = passage.lags.setdefault(site.name, Counter())
+                    lags[_updater(site).seen_version() - op.versions[site.number]] += messages
+        elif op.first:
+            for site in op.site.trained:
+                messages = passage.layout.heard(site.number)
+                if messages:
+                    lags = passage.lags.setdefault(site.name, Counter())
+                    lags[_updater(site).seen_version() - passage.seen[site.name]] += messages
 
     # -- [3]
 
-    def _collect(self, passage: Passage, op: Operation, trained: Sequence[Site]) -> None:
-        began = self.clock() if self._traced else 0.0
+    def _collect(self, passage: Passage, op: Operation) -> None:
+        began, trained = self.clock() if self._traced else 0.0, op.site.trained
         for site in trained:
             assert isinstance(site.node, Parameterised)
-            site.node.updater.go_direct(self.updates.own(site.node, np.array(passage.lot.numbers)))
+            site.node.updater.go_direct(self.updates.own(site.node, passage.numbers))
         kernel = passage.kernels[op.site.number]
         if kernel.out.touched:
             kernel.collect()
@@ -351,10 +357,10 @@ class Player:
     _due_of: Passage | None = None
 
     def _counted(self, passage: Passage, node: Parameterised) -> int:
-        numbers = passage.lot.numbers
+        numbers = passage.numbers
         if passage.skipped:
-            numbers = [n for n in numbers if n not in passage.skipped]
-        return self.updates.own(node, np.array(numbers, dtype=np.int64))
+            numbers = numbers[~np.isin(numbers, list(passage.skipped))]
+        return self.updates.own(node, numbers)
 
     def _settle(self) -> None:
         """Make the updates that are due, if all gradients in them are finite."""
@@ -377,7 +383,7 @@ class Player:
     def _poisoned(self, passage: Passage, site: Site) -> NodeError:
         """Name the first state at which a gradient, or what it is multiplied with, is not finite."""
         states = None
-        for op in (op for op in passage.layout.operations if site in trained_by(op.site)):
+        for op in (op for op in passage.layout.operations if site in op.site.trained):
             rows = self._bad_rows(passage, op)
             if len(rows):
                 states = self._states(passage, op, rows[:1])
@@ -491,7 +497,7 @@ class Player:
         if self._traced_passage is not passage:
             self._tell_traces()
             self._traced_passage = passage
-        now, sites = self.clock(), trained_by(op.site)
+        now, sites = self.clock(), op.site.trained
         for site in sites or (op.site,):
             version, lag, messages = None, 0, op.messages
             if sites:
@@ -535,15 +541,19 @@ class Player:
             node.forget()
 
 
+def _updater(site: Site) -> Updater:
+    assert isinstance(site.node, Parameterised)
+    return site.node.updater
+
+
 def _evidence(passage: Passage, site: Site) -> list[Tensor]:
-    """Tensors that are finite if all gradients of a site's parameters are."""
-    node, kernel = site.node, passage.kernels.get(site.number)
-    assert isinstance(node, Parameterised)
-    if kernel is not None and not isinstance(kernel, TrainedKernel):
+    """Tensors that are finite if all gradients of a site's parameters are: the sums of matrices (a gradient that is not
+    finite shows in every product with it), or what will be added to rows of a table."""
+    updater, kernel = _updater(site), passage.kernels.get(site.number)
+    if kernel is not None and (updater.touched is not None or not isinstance(kernel, TrainedKernel)):
         return [] if kernel.out.grad is None else [kernel.out.grad]
-    if node.updater.touched is not None and kernel is not None:
-        return [] if kernel.out.grad is None else [kernel.out.grad]
-    return [] if node.updater.went else list(list.__iter__(node.updater.adding))
+    totals = [] if updater.went else list(list.__iter__(updater.adding))
+    return [total for total in totals if total.dim() > 1] or totals
 
 
 def _finite(tensors: Iterator[Tensor]) -> bool:

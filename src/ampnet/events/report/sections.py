@@ -178,7 +178,7 @@ def nodes(run: RunRecord) -> str:
     head = ["node", *(["worker"] if several else []), "time", "forward batches", "messages, rows of one", "batch sizes"]
     head += ["backward batches", "messages, rows of one", "batch sizes", "updates", "staleness"]
     note = f"<p>Sorted by time; its bar is {_legend()}. Batch sizes: batches of 1, 2–3, 4–7, … messages."
-    note += " In a wave a batch is an operation, and the time of weight gradients counts to backward." * bool(
+    note += " In a wave a batch is an operation; to collect a weight's gradient is a backward batch." * bool(
         run.totals.waves
     )
     if any(line.count > 1 for line in lines):

@@ -57,7 +57,7 @@ class _Part:
 class WaveSpan(Span):
     """Some of the rows of a site: those of one operation, or all."""
 
-    __slots__ = ("kernel", "named", "op", "start", "stop")
+    __slots__ = ("fresh", "into", "kernel", "named", "of", "op", "start", "stop")
 
     def __init__(self, kernel: TrainedKernel, op: Operation | None, start: int, stop: int) -> None:
         """``op`` None: all operations. ``start``, ``stop``: counted from the site's first row."""
@@ -65,6 +65,13 @@ class WaveSpan(Span):
         self.products, self.begun = kernel.passage.products, kernel.looked_up is not None
         self.widths, self.alone = kernel.widths, kernel.once
         self.named: dict[str, Tensor] = {}
+        self.memo = None
+        self.fresh: list[int] = []
+        """Parts that have to be brought anew in every wave."""
+        self.of: Tensor | None = None
+        """The gradients that ``g`` and ``into`` are part of."""
+        self.into: dict[int, Tensor] = {}
+        """Slices of gradients that products are added to."""
 
     def keep(self, name: str, width: int) -> Tensor:
         found = self.named.get(name)
@@ -83,7 +90,16 @@ class WaveSpan(Span):
         self.kernel.add_to(self.op, part, dx)
 
     def add_product(self, part: int, d: Tensor, w: Tensor) -> None:
-        self.kernel.add_product(self.op, part, d, w)
+        into = self.into.get(part)
+        if into is None:
+            into = self.kernel.add_product(self.op, part, d, w)
+            if into is not None and self.kernel.layout.fixed:
+                self.into[part] = into
+        else:
+            op = self.op
+            assert op is not None
+            op.reads[self.kernel.parts[part].sources[0].slot].arena.touched = True
+            self.products.add(into, d, w)
 
 
 class TrainedKernel(Kernel):
@@ -147,7 +163,8 @@ class TrainedKernel(Kernel):
         """Raise `PayloadError` where rows do not fit the node."""
         for read in op.reads:
             data = read.arena.rows_made
-            self.node.check(data[:0] if len(op.reads) == 1 and self.columns[0] is None else _empty(data, width))
+            shape = data.shape[1:] if data.dim() < 2 else (*data.shape[1:-1], width)
+            self.node.check(torch.empty(len(read), *shape, dtype=data.dtype, device="meta"))
 
     def _sample(self, op: Operation) -> Tensor:
         """Some rows like the node's input."""
@@ -173,10 +190,7 @@ class TrainedKernel(Kernel):
         return len(self.layout.sites.order[self.site.component]) == 1
 
     def _span(self, op: Operation) -> WaveSpan:
-        """The tensors of an operation; where memory is fixed, those of the wave before."""
-        span = op.span
-        if isinstance(span, WaveSpan) and self.layout.fixed and span.kernel is self:
-            return span
+        """The tensors of an operation."""
         rows = self.out_rows(op)
         span = WaveSpan(self, op, op.start - self.start, op.start - self.start + rows)
         span.y = self.y[op.start : op.start + rows]
@@ -186,6 +200,10 @@ class TrainedKernel(Kernel):
     def out_rows(self, op: Operation) -> int:
         """How many rows an operation makes."""
         return len(op.reads[0].arena.rows_made) if self.lifted else op.stop - op.start
+
+    def _may_be_blank(self, op: Operation, part: int) -> bool:
+        read = op.reads[self.parts[part].sources[0].slot]
+        return isinstance(self.node, Linear) and read.index is None and read.start == 0
 
     def _x(self, part: int, op: Operation) -> Tensor | None:
         """A part of the rows of an operation."""
@@ -241,9 +259,15 @@ class TrainedKernel(Kernel):
                 self._look_up(self.looked_up)
         elif op.first and self.looked_up is not None:
             self._look_up(self.looked_up)
-        span = self._span(op)
+        span = op.span
+        if isinstance(span, WaveSpan) and span.kernel is self and self.layout.fixed:
+            for i in span.fresh:
+                span.xs[i] = self._x(i, op)
+        else:
+            span = self._span(op)
+            span.xs = [self._x(i, op) for i in range(len(self.parts))]
+            span.fresh = [i for i, part in enumerate(self.parts) if part.copies is not None or self._may_be_blank(op, i)]
         span.w = self.passage.weights(self.node)
-        span.xs = [self._x(i, op) for i in range(len(self.parts))]
         self.node.run(span)
         if self.lifted:
             self.out.see_once(op.start, op.stop, op.reads[0])
@@ -252,7 +276,10 @@ class TrainedKernel(Kernel):
         span = op.span
         assert isinstance(span, WaveSpan)
         span.w, span.sums = self.passage.weights(self.node), self.sums
-        span.g = self.out.gradient()[op.start : op.start + self.out_rows(op)]
+        gradients = self.out.gradient()
+        if span.of is not gradients:
+            span.of, span.into = gradients, {}
+            span.g = gradients[op.start : op.start + self.out_rows(op)]
         self.node.back(span)
 
     def all(self) -> WaveSpan:
@@ -333,9 +360,10 @@ class TrainedKernel(Kernel):
         for read, source in self._targets(op, part):
             read.add(dx if len(mine.sources) == 1 else dx[..., source.start : source.stop], source.columns)
 
-    def add_product(self, op: Operation | None, part: int, d: Tensor, w: Tensor) -> None:
+    def add_product(self, op: Operation | None, part: int, d: Tensor, w: Tensor) -> Tensor | None:
+        """Returns the slice of gradients that the product was added to, where it is one."""
         if not self.wants(op, part):
-            return
+            return None
         targets = self._targets(op, part)
         read, source = targets[0]
         if self.lifted:
@@ -344,8 +372,10 @@ class TrainedKernel(Kernel):
             total = read.arena.gradient()[read.start : read.stop]
             into = total if source.columns is None else total[..., source.columns[0] : source.columns[1]]
             self.passage.products.add(into, d, w)
+            return into
         else:
             self.add_to(op, part, self.passage.products.of(d, w))
+        return None
 
     # -- products that are looked up
 
@@ -393,8 +423,7 @@ class TrainedKernel(Kernel):
         x = span.xs[0]
         if len(self.parts) > 1 or x is None or x.dim() > 2 or self.passage.skips:
             return False
-        largest = torch.linalg.vector_norm(span.g, torch.inf) * torch.linalg.vector_norm(x, torch.inf)
-        if not float(largest) * len(x) * abs(rate) < 1e30:
+        if not _largest(span.g) * _largest(x) * len(x) * abs(rate) < 1e30:
             return False
         w = span.w
         w[0].addmm_(span.g.t(), x, alpha=rate)
@@ -407,6 +436,12 @@ class TrainedKernel(Kernel):
 def _where(read: Read) -> Tensor:
     places = read.places()
     return torch.arange(read.start, read.stop, device=read.arena.rows_made.device) if places is None else places
+
+
+def _largest(rows: Tensor) -> float:
+    """The largest absolute value; not a number where any of them is none."""
+    low, high = torch.aminmax(rows)
+    return float(torch.maximum(-low, high))
 
 
 def _empty(data: Tensor, width: int) -> Tensor:
