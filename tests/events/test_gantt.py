@@ -41,6 +41,14 @@ def test_a_row_for_each_worker_with_its_utilisation() -> None:
     assert re.search(r"busy: \d+ % on average of 6 workers$", many.title)
 
 
+def test_boxes_are_named_where_a_row_shows_several_nodes() -> None:
+    assert chart(BOXES).mixed == frozenset(), "a layer on each worker: the numbers of instances say more"
+    one = boxes_of(pipeline(2, worker="w"))
+    drawn = chart(one)
+    assert drawn.mixed == {"w"}
+    assert "layer1" in page(drawn, one)
+
+
 def test_rows_may_be_nodes() -> None:
     drawn = chart(BOXES, rows="nodes")
     assert {row.name for row in drawn.rows} == {f"layer{w}" for w in range(4)}

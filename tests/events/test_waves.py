@@ -221,13 +221,15 @@ def test_pictures_of_waves(tmp_path: Path) -> None:
     assert "wave 1 of the worker, round 2" in html
     assert "wave 1 of the worker is rehearsed and laid out" in html
     rows = chart(boxes_of(log), rows="nodes")
-    assert not rows.named
+    assert rows.mixed == frozenset()
+    assert drawn.mixed == {"worker0"}
     assert {row.name for row in rows.rows} >= {"cell", "layout"}
 
 
 def test_names_in_a_page_are_escaped() -> None:
     evil = '"><script>|a|\n&'
-    boxes = [Box("w", evil, "forward", float(i), 1.0, True, (i,), 0, 1, 1, None, None, 1, 0) for i in range(3)]
+    names = [evil, evil, "other"]
+    boxes = [Box("w", n, "forward", float(i), 1.0, True, (i,), 0, 1, 1, None, None, 1, 0) for i, n in enumerate(names)]
     text = page(chart(boxes), boxes)
     seen = tags(text).seen
     assert [tag for tag, _ in seen].count("script") == 1

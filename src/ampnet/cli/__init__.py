@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
 
 from ampnet._version import __version__
 from ampnet.cli import bench, check, data, draw, evaluate, explain, gantt, html_report, predict, profile, train
 from ampnet.cli.options import Parser, UsageError
-from ampnet.errors import AmpnetError
+from ampnet.errors import AmpnetError, EngineWarning
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
@@ -48,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "run" not in args:
             chosen.error(f"what to do? '{chosen.prog} --help' lists what there is")
         debug = args.debug
-        return int(args.run(args))
+        with _warned_in_one_line():
+            return int(args.run(args))
     except UsageError as error:
         return _fail(str(error), WRONG_USE)
     except BrokenPipeError:
@@ -61,6 +65,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"ampnet: {error}", FAILED)
     except KeyboardInterrupt:
         return _fail("ampnet: interrupted", INTERRUPTED)
+
+
+@contextmanager
+def _warned_in_one_line() -> Iterator[None]:
+    """Show an `EngineWarning` as one line on stderr, without a place in the source."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, EngineWarning):
+                print(f"ampnet: {message}", file=sys.stderr)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = shown
+        yield
 
 
 def _fail(message: str, code: int) -> int:

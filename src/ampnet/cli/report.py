@@ -1,6 +1,6 @@
 """The report of a training run: one line for people, one JSON object for programs.
 
-    list-reduction: accuracy 0.9704 (target 0.97 reached) in 8 epochs, 31.2 s; train 31,204 sequences/s; ...
+    list-reduction: accuracy 0.9704 (target 0.97 reached) in 8 epochs, 31.2 s; train 31,204 sequences/s; ...; engine: ...
       replicas of cell: 2, load 50 / 50 %, staleness 0.9 / 1.0, drift 0.6 % (max 1.4 %) over 9 synchronisations
 
 Where nodes have replicas, a line for each says how they shared the work; many nodes that are alike share a line.
@@ -27,11 +27,14 @@ from ampnet.cli.progress import staleness_text
 from ampnet.events.replicas import GroupUse, ReplicaMeter
 from ampnet.events.staleness import StalenessMeter
 from ampnet.fit import FitResult
+from ampnet.runtime.stats import RunStats
 
 FEW = 3
 """Groups of replicas that are alike and have a line each; more share one."""
 WORTH_A_WORD = 1.0
 """Seconds of preparation that the closing line tells of."""
+_COUNTS = ("reason", "waves", "instances", "in_flight")
+"""Of the engine, in the report."""
 LISTED = 4
 """Replicas of which each is told; of more, the lowest and the highest number."""
 
@@ -41,6 +44,7 @@ def summary(
     unit: str,
     result: FitResult,
     meter: StalenessMeter,
+    engine: RunStats,
     replicas: ReplicaMeter | None = None,
     prepared: float = 0.0,
 ) -> str:
@@ -59,6 +63,7 @@ def summary(
     ]
     if result.skipped:
         parts.append(f"{result.skipped:,} messages skipped, their loss was not finite")
+    parts.append(engine.words())
     groups = [] if replicas is None else list(replicas.groups().values())
     return "\n".join(["; ".join(parts), *(f"  {line}" for line in replica_lines(groups))])
 
@@ -110,6 +115,17 @@ def duration(result: FitResult) -> str:
     return f"{result.epochs} epoch{'' if result.epochs == 1 else 's'}, {_seconds(result):.1f} s"
 
 
+def size(count: int) -> str:
+    """A number of bytes: ``950 bytes``, ``1.4 kB``, ``23.5 MB``."""
+    value, units = float(count), ["kB", "MB", "GB"]
+    if count < 1000:
+        return f"{count} bytes"
+    while value >= 1000 * 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value / 1000:.1f} {units[0]}"
+
+
 def _seconds(result: FitResult) -> float:
     return result.seconds if result.seconds_to_target is None else result.seconds_to_target
 
@@ -119,12 +135,14 @@ def report(
     result: FitResult,
     meter: StalenessMeter,
     settings: Mapping[str, Any],
+    engine: RunStats,
     *,
     interrupted: bool,
     replicas: ReplicaMeter | None = None,
     prepared_seconds: float = 0.0,
 ) -> dict[str, Any]:
-    """All that is known of a run, as plain data. ``prepared_seconds``: spent on instances before the clock ran."""
+    """All that is known of a run, as plain data. ``engine``: what ran, whatever the settings asked for.
+    ``prepared_seconds``: spent on instances before the clock ran."""
     return {
         "workload": workload,
         "metric": result.metric,
@@ -143,6 +161,7 @@ def report(
             **_staleness(meter.overall()),
             "per_node": {name: _staleness(of_node) for name, of_node in meter.nodes().items()},
         },
+        "engine": {"name": engine.engine, **{name: getattr(engine, name) for name in _COUNTS}},
         "replicas": [] if replicas is None else [_group(group) for group in replicas.groups().values()],
         "settings": dict(settings),
         "history": [asdict(record) for record in result.history],

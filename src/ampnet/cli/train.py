@@ -31,7 +31,7 @@ from ampnet.cli.interrupt import CtrlC
 from ampnet.cli.options import Parser
 from ampnet.cli.progress import Display, make_display
 from ampnet.cli.progress import Facts as Shown
-from ampnet.cli.report import duration, report, summary, write_json
+from ampnet.cli.report import duration, report, size, summary, write_json
 from ampnet.cli.train_options import add_options, settings_of
 from ampnet.controller import Progress
 from ampnet.data import Dataset
@@ -238,12 +238,14 @@ def train(
             result, ctrl_c.asked = interrupt.result, True
         # A Ctrl-C that came when nothing was left to cut short has interrupted nothing.
         interrupted = ctrl_c.asked and not result.reached and result.epochs < settings.epochs
+    engine = runtime.stats()
     if json is not None:
         data = report(
             workload.name,
             result,
             meter,
             asdict(settings),
+            engine,
             interrupted=interrupted,
             replicas=replicas,
             prepared_seconds=prepared,
@@ -251,7 +253,9 @@ def train(
         write_json(json, data)
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
-    display.say(summary(workload.name, workload.unit, result, meter, replicas, prepared))
+    display.say(summary(workload.name, workload.unit, result, meter, engine, replicas, prepared))
+    for log in (one for one in listeners if isinstance(one, LogWriter) and not quiet):
+        display.say(f"log: {log.path}, {size(log.size)}")
     if best is not None and model is not None:
         best.save(model, display)
     if interrupted:

@@ -20,7 +20,7 @@ from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Workload
 from ampnet.replicas.replicate import ROUTES
 from ampnet.replicas.sync import KINDS
-from ampnet.reference.schedule import SCHEDULES
+from ampnet.wave.schedule import WAVE_SCHEDULES
 
 Shown = str | Callable[[Workload[Any], Any], str]
 
@@ -71,7 +71,7 @@ def _no_target(workload: Workload[Any], settings: Training) -> str:
 
 OPTIONS: dict[str, Option] = {
     "max_active_keys": Option(
-        "instances in flight at most; 1 trains without asynchrony; auto: tried out, by throughput and staleness",
+        "instances in flight at most; auto: try several numbers before the training and take the fastest",
         {"type": placing.number, "metavar": "N|auto"},
         _in_flight,
     ),
@@ -90,17 +90,30 @@ OPTIONS: dict[str, Option] = {
         "instances kept from epoch to epoch, at most, where the same come again; 0: each is made anew",
         {"type": whole(0), "metavar": "N"},
     ),
-    "schedule": Option("the order in which nodes are served", {"choices": tuple(SCHEDULES)}),
-    "max_batch": Option("messages handed to a node at once, at most", _number(), "no limit"),
-    "enough_rows": Option(
-        "rows beyond which a larger batch is not waited for; none: any number",
-        {"type": lambda text: None if text == "none" else whole(1)(text), "metavar": "N|none"},
+    "wave_size": Option(
+        "instances that are computed together, as one wave; auto: all that are in flight, but no more than the next "
+        "update waits for",
+        {"type": lambda text: None if text == "auto" else whole(1)(text), "metavar": "N|auto"},
+        "auto",
+    ),
+    "schedule": Option(
+        "which wave computes its next operation: backward-first plays the oldest wave to its end, so that no gradient "
+        "is stale; fifo: the wave that has waited longest; sweep: the wave that is least advanced; random: any wave, "
+        "drawn from the seed. The last three interleave the waves in flight",
+        {"choices": tuple(WAVE_SCHEDULES)},
+        "backward-first; sweep where messages are passed",
     ),
     "waves": Option(
-        "run message by message, as the paper does: nodes update themselves while instances are in flight",
+        "pass messages from node to node, as the paper does, instead of computing waves; slower, and nodes update "
+        "while other instances are in flight",
         {"action": "store_false"},
         "off",
         called="--no-waves",
+    ),
+    "max_batch": Option("with --no-waves: messages handed to a node at once, at most", _number(), "no limit"),
+    "enough_rows": Option(
+        "with --no-waves: rows beyond which a larger batch is not waited for; none: any number",
+        {"type": lambda text: None if text == "none" else whole(1)(text), "metavar": "N|none"},
     ),
     "bucket": Option(
         lambda w: (
@@ -129,10 +142,10 @@ OPTIONS: dict[str, Option] = {
     "decay": Option("factor of the learning rate after every epoch", {"type": fraction, "metavar": "FACTOR"}),
     "optimizer": Option("of every node; momentum is SGD with 0.9", {"choices": ("adam", "sgd", "momentum", "adagrad")}),
     "beta2": Option(
-        "of Adam: how much of its mean of squared gradients stays at an update", {"type": share, "metavar": "B"}
+        "Adam's beta2", {"type": share, "metavar": "B"}
     ),
     "weight_decay": Option(
-        "how much of a weight is taken off at an update; of Adam apart from the gradient, as AdamW does",
+        "weight decay; with Adam decoupled from the gradient, as in AdamW",
         {"type": share, "metavar": "W"},
     ),
     "clip_norm": Option(
@@ -140,8 +153,15 @@ OPTIONS: dict[str, Option] = {
         {"type": lambda text: None if text == "none" else positive(text), "metavar": "NORM|none"},
         lambda _, s: "no clipping" if s.clip_norm is None else f"{s.clip_norm:g}",
     ),
-    "weights": Option("which weights a backward sees: today's, or its forward's", {"choices": ("current", "stash")}),
-    "barrier": Option("let each stream end before the next begins", {"action": "store_true"}, "off"),
+    "weights": Option(
+        "weights used in the backward pass: the current ones, or those of the forward pass (stash)",
+        {"choices": ("current", "stash")},
+    ),
+    "barrier": Option(
+        "wait for the last instance of an epoch before its validation begins, and the other way round",
+        {"action": "store_true"},
+        "off",
+    ),
     "device": Option("where the work is done", {"choices": ("cpu", "cuda")}),
     "precision": Option(
         "of the factors of matrix products; all else stays float32", {"choices": ("float32", "bfloat16")}
@@ -167,7 +187,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "sync_every": Option("updates between two means, where sync is updates or ring", _number()),
     "sync_optimizer": Option(
-        "what becomes of what the optimizers of replicas remember", {"choices": ("average", "keep")}
+        "average the replicas' optimizer state when they are synchronised, or keep it separate",
+        {"choices": ("average", "keep")},
     ),
     "affinity": Option(
         'the worker of nodes: a JSON file like {"embedding": 0, "cell*": 1}; auto: by what they cost',
@@ -208,7 +229,8 @@ def add_options(parser: Parser, workload: Workload[Any]) -> None:
     )
     parser.add_argument("--save", help=save, **file)
     parser.add_argument("--json", help="write a report to FILE (default: none)", **file)
-    parser.add_argument("--log", help="write every event to FILE, for 'ampnet check' (default: none)", **file)
+    log = "write every event of the run to FILE, for 'ampnet check' (default: none)"
+    parser.add_argument("--log", help=log, **file)
     trace = "write a trace to FILE, for ui.perfetto.dev, 'ampnet gantt' and 'ampnet report' (default: none)"
     parser.add_argument("--trace", help=trace, **file)
     parser.add_argument("--quiet", action="store_true", help="print the closing line only (default: off)")

@@ -74,8 +74,8 @@ class Chart:
     """The instances asked for; boxes of others are pale."""
     looks: tuple[str, ...]
     """The colours that occur, for the legend."""
-    named: bool = True
-    """Whether boxes carry the names of their nodes: not where each node has a row."""
+    mixed: frozenset[str] = frozenset()
+    """Workers whose row shows several nodes: their boxes carry the names of nodes. None where each node has a row."""
 
     @property
     def unit(self) -> tuple[str, float]:
@@ -84,6 +84,10 @@ class Chart:
             if self.window.seconds * times >= 2:
                 return name, times
         return "µs", 1e6
+
+    def named(self, box: Box) -> bool:
+        """Whether a box carries the name of its node."""
+        return box.worker in self.mixed
 
     def pale(self, box: Box) -> bool:
         return self.chosen is not None and not box.concerns(*self.chosen)
@@ -176,7 +180,8 @@ def chart(
     about = f"{title}: " if title else ""
     head = f"{about}{what}, {_span(window)}; busy: {', '.join(shares)}"
     looks = tuple(look for look in COLOURS if any(look_of(b) == look for b in shown))
-    return Chart(head, window, lines, instances, looks, rows == "workers")
+    mixed = frozenset(w for w in known if rows == "workers" and len({b.node for b in shown if b.worker == w}) > 1)
+    return Chart(head, window, lines, instances, looks, mixed)
 
 
 def _window(

@@ -90,9 +90,9 @@ def _box(chart: Chart, box: Box, top: float, row: float, plot: float) -> str:
     x = (box.start - window.start) / window.seconds * plot
     width = box.seconds / window.seconds * plot
     seen = max(x, 0.0), min(x + width, plot)
-    text, upwards = Room(seen[1] - seen[0], row - 6, LETTER, LINE).fit(box, named=chart.named)
+    text, upwards = Room(seen[1] - seen[0], row - 6, LETTER, LINE).fit(box, named=chart.named(box))
     pale = f' opacity="{PALE}"' if chart.pale(box) else ""
-    names = _lines(named_labels(box)) if chart.named else ""
+    names = _lines(named_labels(box)) if chart.named(box) else ""
     middle, down = sum(seen) / 2, top + row / 2
     turned = f' transform="rotate(-90 {middle:.2f} {down:g})"' if upwards else ""
     return (

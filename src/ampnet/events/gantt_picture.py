@@ -57,7 +57,7 @@ def paint(drawn: Chart) -> Figure:
                 linewidth=0.5 if wide > 0.03 else 0.0, alpha=PALE if drawn.pale(box) else 1.0, zorder=2,
             )  # fmt: skip
             axes.add_patch(rectangle)
-            text, upwards = Room(wide, 0.8 * row, LETTER, LINE).fit(box, named=drawn.named)
+            text, upwards = Room(wide, 0.8 * row, LETTER, LINE).fit(box, named=drawn.named(box))
             if text and not drawn.pale(box):
                 axes.text(x + width / 2, place + 0.5, _short(text), ha="center", va="center", fontsize=SIZE, color=INK,
                           zorder=3, rotation=90 if upwards else 0)  # fmt: skip

@@ -301,6 +301,10 @@ _KINDS = {
 }
 
 
+_NAMES = {kind: tuple(item.name for item in fields(kind)) for kind in _KINDS.values()}
+_encode = json.JSONEncoder().encode
+
+
 class Announcer:
     """Hands events to listeners. An event that nobody wants is not made.
 
@@ -358,7 +362,7 @@ class LogWriter:
         self.size = 0
 
     def __call__(self, event: Event) -> None:
-        line = line_of(event) if isinstance(event, Played) else json.dumps(to_json(event))
+        line = line_of(event) if isinstance(event, Played) else _encode(to_json(event))
         self._waiting.append(line)
         self.size += len(line) + 1
         if len(self._waiting) >= TOGETHER:
@@ -386,9 +390,11 @@ class LogWriter:
 
 def to_json(event: Event) -> dict[str, Any]:
     """An event as plain data."""
-    out: dict[str, Any] = {"event": type(event).__name__}
-    for item in fields(event):
-        out[item.name] = _plain(getattr(event, item.name))
+    kind = type(event)
+    out: dict[str, Any] = {"event": kind.__name__}
+    for name in _NAMES[kind]:
+        value = getattr(event, name)
+        out[name] = _plain(value) if isinstance(value, (tuple, States)) else value
     return out
 
 

@@ -14,11 +14,11 @@ The file is JSON in the trace event format, one event a line:
 Times are microseconds since the first event, whole nanoseconds, so boxes of a worker that follow one another never
 overlap by rounding: Perfetto shows only boxes that nest.
 
-What it costs: a line of about 180 bytes for each box. Where messages are passed, some 10 microseconds for each event.
-In a run by waves, half a microsecond for each operation, to add it up: the operations are kept as they come (some 200
-bytes each) and written by `close`, about a million lines in 2 seconds. After ``most`` boxes no more are written, nor
-the pumps and retirements beside them; what is added up (totals, epochs, loss) goes on to the end of the run. So the
-memory it takes is bounded, too. The file has another name until `close`.
+What it costs: a line of about 200 bytes for each box. While a run goes on, its events are added up, half a microsecond
+for each operation of a wave, and kept (some 200 bytes for an operation); `close` writes them, 3 microseconds for each.
+Batches of messages are not kept but written at once, for their states take more room: some 10 microseconds each. After
+``most`` boxes no more are written, nor the pumps and retirements beside them; what is added up (totals, epochs, loss)
+goes on to the end of the run. So the memory it takes is bounded. The file has another name until `close`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ class PerfettoWriter:
         self._rows: dict[str, int] = {}
         self._openings: dict[tuple[str, str, str, bool], str] = {}
         self._travellers = Travellers()
-        self._operations: list[tuple[Played, tuple[int, ...], int]] = []
+        self._kept: list[tuple[Event, tuple[int, ...], int]] = []
         """To be written by `close`, with the instances of their waves."""
         self._file.write(HEAD + "\n" + _dumps(_meta("process_name", CONTROLLER, {"name": "ampnet"})))
         self._write(_meta("thread_name", CONTROLLER, {"name": "controller"}))
@@ -108,29 +108,20 @@ class PerfettoWriter:
         if self._sums.since is not None:
             self._since = self._sums.since
         match event:
+            case Played():
+                self._keep(event, len(event.nodes), *self._travellers.of(event))
+            case Wave():
+                instances = self._travellers.begin(event)
+                self._keep(event, int(event.seconds > 0), *instances)
+            case Updated() | Synced():
+                self._keep(event, 1)
+            case Pump() | Retire():
+                self._keep(replace(event, sent=()) if isinstance(event, Pump) else event, 0)
             case Forward():
                 self._batch("forward", event, event.train)
             case Backward():
                 lag = mean_lag(event.lags)
                 self._batch("backward", event, True, "" if lag is None else f',"staleness":{lag:.4g}')
-            case Played():
-                self._keep(event)
-            case Wave():
-                listed, more = self._travellers.begin(event)
-                if event.seconds > 0:
-                    about = {"wave": event.wave, "instances": listed, "more": more, "messages": len(event.instances)}
-                    self._box(LAYOUT, event, event.train, _dumps(about | {"operations": event.operations})[1:-1])
-            case Updated():
-                about = {"version": event.version, "count": event.count, "unit": event.unit, "reason": event.reason}
-                self._box("update", event, True, _dumps(about)[1:-1])
-            case Synced():
-                about = {"group": event.group, "round": event.round, "version": event.version}
-                about |= {"updates": event.updates, "drift": event.drift, "moved": event.moved}
-                self._box("sync", event, True, _dumps(about)[1:-1])
-            case Pump():
-                self._flow("pump", event, event.instances)
-            case Retire():
-                self._flow("retire", event, event.instances)
             case Epoch():
                 assert ended is not None
                 self._loss(event.time, event.train, ended.loss)
@@ -141,6 +132,33 @@ class PerfettoWriter:
                 self._instant("begin", event.time, {})
             case Rest():
                 self._instant("rest", event.time, {"held": event.held})
+            case _:
+                pass
+
+    def _keep(self, event: Event, boxes: int, instances: tuple[int, ...] = (), more: int = 0) -> None:
+        """Until `close`."""
+        if self._left > 0:
+            self._kept.append((event, instances, more))
+            self._spend(boxes, event.time)
+
+    def _write_kept(self, event: Event, instances: tuple[int, ...], more: int) -> None:
+        match event:
+            case Played():
+                self._write_operations(event, instances, more)
+            case Wave() if event.seconds > 0:
+                about = {"wave": event.wave, "instances": instances, "more": more, "messages": len(event.instances)}
+                self._box(LAYOUT, LAYOUT, event, event.train, about | {"operations": event.operations})
+            case Updated():
+                about = {"version": event.version, "count": event.count, "unit": event.unit, "reason": event.reason}
+                self._box("update", event.node, event, True, about)
+            case Synced():
+                about = {"group": event.group, "round": event.round, "version": event.version}
+                about |= {"updates": event.updates, "drift": event.drift, "moved": event.moved}
+                self._box("sync", event.node, event, True, about)
+            case Pump():
+                self._flow("pump", event)
+            case Retire():
+                self._flow("retire", event)
             case _:
                 pass
 
@@ -164,8 +182,8 @@ class PerfettoWriter:
         try:
             if keep:
                 self._write_waiting()
-                for event, instances, more in self._operations:
-                    self._write_operations(event, instances, more)
+                for event, instances, more in self._kept:
+                    self._write_kept(event, instances, more)
                 self._write(_meta(TOTALS, CONTROLLER, self._sums.totals().to_json()))
                 self._file.write("\n]}\n")
         finally:
@@ -176,19 +194,18 @@ class PerfettoWriter:
             self._part.unlink(missing_ok=True)
 
     def _batch(self, kind: str, event: Forward | Backward, train: bool, lag: str = "") -> None:
-        if self._left > 0:
-            listed, more = few(event.received.column("instance"))
-            args = f'"instances":{listed},"messages":{len(event.received)},"rows":{event.rows}{lag}'
-            if more:
-                args += f',"more":{more}'
-            if event.version is not None:
-                args += f',"version":{event.version}'
-            self._box(kind, event, train, args)
-
-    def _keep(self, event: Played) -> None:
-        if self._left > 0:
-            self._operations.append((event, *self._travellers.of(event)))
-            self._spend(len(event.nodes), event.time)
+        if self._left <= 0:
+            return
+        listed, more = few(event.received.column("instance"))
+        args = f'"instances":{listed},"messages":{len(event.received)},"rows":{event.rows}{lag}'
+        if more:
+            args += f',"more":{more}'
+        if event.version is not None:
+            args += f',"version":{event.version}'
+        self._unwritten -= 1
+        opening = self._opening(kind, event.node, event.worker, train)
+        self._file.write(self._line(opening, args, event.time, event.seconds))
+        self._spend(1, event.time)
 
     def _write_operations(self, event: Played, instances: tuple[int, ...], more: int) -> None:
         about = f'"wave":{event.wave},"instances":{list(instances)}' + (f',"more":{more}' if more else "")
@@ -218,17 +235,14 @@ class PerfettoWriter:
     def _spend(self, boxes: int, now: float) -> None:
         """Some of the boxes that may be written are."""
         self._left -= boxes
-        if self._left <= 0:
+        if boxes and self._left <= 0:
             self._instant(f"no boxes from here on: {self._most:,} are written", now, {})
 
-    def _box(self, kind: str, event: Forward | Backward | Wave | Updated | Synced, train: bool, args: str) -> None:
-        if self._left <= 0:
-            return
-        self._unwritten -= 1
-        node = LAYOUT if isinstance(event, Wave) else event.node
-        opening = self._opening(kind, node, event.worker, train)
-        self._file.write(self._line(opening, args, event.time, event.seconds))
-        self._spend(1, event.time)
+    def _box(self, kind: str, node: str, event: Wave | Updated | Synced, train: bool, about: Mapping[str, Any]) -> None:
+        if self._unwritten > 0:
+            self._unwritten -= 1
+            opening = self._opening(kind, node, event.worker, train)
+            self._file.write(self._line(opening, _dumps(about)[1:-1], event.time, event.seconds))
 
     def _open(self, kind: str, node: str, worker: str, train: bool) -> str:
         """What the boxes of a node have in common, up to their arguments."""
@@ -244,10 +258,8 @@ class PerfettoWriter:
         self._openings[kind, node, worker, train] = opening
         return opening
 
-    def _flow(self, name: str, event: Pump | Retire, instances: tuple[int, ...]) -> None:
-        if self._left <= 0:
-            return
-        listed, more = few(np.array(instances, dtype=np.int64))
+    def _flow(self, name: str, event: Pump | Retire) -> None:
+        listed, more = few(np.array(event.instances, dtype=np.int64))
         about = {"stream": event.stream, "instances": listed, "more": more, "in flight": event.in_flight}
         self._instant(name, event.time, about)
         self._counter("instances in flight", event.time, "instances", event.in_flight)

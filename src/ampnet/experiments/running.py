@@ -51,6 +51,7 @@ def make_runtime(graph: Graph, settings: Training, listeners: Sequence[Listener]
         "update": update,
         "updates": updates,
         "max_active_keys": settings.max_active_keys,
+        "wave_size": settings.wave_size,
         "max_batch": settings.max_batch,
         "enough_rows": settings.enough_rows,
         "schedule": settings.schedule,
@@ -69,10 +70,10 @@ def make_runtime(graph: Graph, settings: Training, listeners: Sequence[Listener]
 
 
 def make_judge(graph: Graph, settings: Training) -> Runtime:
-    """A runtime for a model that is not trained any more: in this process, weights frozen."""
+    """A runtime for a model that is not trained any more: in this process, in waves, weights frozen."""
     complete = settings.complete()
-    keep = {"max_batch": complete.max_batch, "enough_rows": complete.enough_rows, "schedule": complete.schedule}
-    return Inline(graph, max_active_keys=complete.max_active_keys, seed=complete.seed, **keep)  # type: ignore[arg-type]
+    assert isinstance(complete.max_active_keys, int)
+    return Inline(graph, max_active_keys=complete.max_active_keys, wave_size=complete.wave_size, seed=complete.seed)
 
 
 def policies(settings: Training, graph: Graph) -> tuple[Update, Mapping[str, Update]]:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from ampnet.replicas.sync import When
-from ampnet.reference.schedule import ENOUGH_ROWS
 from ampnet.nodes.products import Precision
+from ampnet.reference.schedule import ENOUGH_ROWS
+from ampnet.replicas.sync import When
 
 Optimizer = Literal["adam", "sgd", "momentum", "adagrad"]
 
@@ -42,15 +42,18 @@ class Training:
     """Use the first training records only."""
     keep: int = 200_000
     """Instances kept from epoch to epoch, at most; 0: each is made anew."""
-    schedule: str = "sweep"
-    """The order in which nodes are served."""
+    wave_size: int | None = None
+    """Instances that travel together in a wave; None: as many as are in flight or, where updates count instances, as
+    the next update waits for."""
+    schedule: str | None = None
+    """Which of the waves in flight plays its next operation: a name in `ampnet.wave.schedule`. None: "backward-first"
+    in waves, "sweep" where messages are passed."""
     max_batch: int | None = None
-    """Messages handed to a node at once, at most."""
+    """Messages handed to a node at once, at most. A setting of message passing: with it, there are no waves."""
     enough_rows: int | None = ENOUGH_ROWS
-    """Rows beyond which a larger batch is not waited for; None: any number."""
+    """Of message passing: rows beyond which a larger batch is not waited for; None: any number."""
     waves: bool = True
-    """Compute the instances in flight together, where one worker has all of the model; off: message by message, as the
-    paper does."""
+    """Compute instances in waves; False: pass messages from node to node, one batch at a time, as the paper does."""
     learning_rate: float = 1e-3
     """Of the first epoch."""
     rate_of: Mapping[str, float] = field(default_factory=dict)
@@ -60,14 +63,13 @@ class Training:
     optimizer: Optimizer = "adam"
     """Of every node."""
     beta2: float = 0.999
-    """Of Adam: how much of its mean of squared gradients stays at an update."""
+    """Adam's beta2."""
     weight_decay: float = 0.0
-    """How much of a weight is taken off at an update: of Adam times the learning rate and apart from the gradient
-    (AdamW), else added to the gradient."""
+    """Weight decay: with Adam decoupled from the gradient (AdamW), else added to the gradient."""
     clip_norm: float | None = None
     """Scale a node's gradient down to this norm."""
     weights: Literal["current", "stash"] = "current"
-    """Which weights a backward sees."""
+    """Weights used in the backward pass: the current ones, or those of the forward pass ("stash")."""
     barrier: bool = False
     """Let each stream end before the next begins."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -94,7 +96,7 @@ class Training:
     sync_every: int = 100
     """Updates between two synchronisations, where the policy counts them."""
     sync_optimizer: Literal["average", "keep"] = "average"
-    """What becomes of what the replicas' optimizers remember."""
+    """Average the replicas' optimizer state when they are synchronised, or keep it separate."""
     on_nan: Literal["stop", "skip"] = "stop"
     """What to do when a loss is not finite."""
 

@@ -11,7 +11,7 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,10 +23,10 @@ from ampnet.message import Messages, offsets_of, ranges
 from ampnet.nodes.embedding import Embedding
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
-from ampnet.state import Column, Ints, States
-from ampnet.wave.arena import Arena, Pool, Read
 from ampnet.plan.score import Score
 from ampnet.plan.sites import Site, Sites
+from ampnet.state import Column, Ints, States
+from ampnet.wave.arena import Arena, Pool, Read
 
 _NOTHING = torch.empty(0, dtype=torch.int64)
 _Owner = TypeVar("_Owner")
@@ -70,7 +70,6 @@ class Operation:
     span: Span | None = None
     """The tensors that a node with parameters computes with, where they are the same in every wave."""
 
-
     def links(self, term: int) -> int:
         """Of a mixture: how many rows are multiplied by one of its Linears."""
         offsets, first = self.bags[0].offsets, self.cuts[0]
@@ -87,6 +86,8 @@ class Whole:
     reads: list[Read]
     messages: int = 0
     """As in `Operation`, of all of them."""
+    operations: list[Operation] = field(default_factory=list)
+    """In the order in which they are played."""
 
 
 class Layout:
@@ -252,6 +253,7 @@ class Layout:
             trained = isinstance(site.node, Parameterised)
             operation.messages = int(self._heard[site.number * rounds + round_]) if trained else stop - start
             self.operations.append(operation)
+            self.wholes[site.number].operations.append(operation)
             seen.add(site.number)
 
     @property
@@ -288,6 +290,11 @@ class Layout:
         if round_ is not None:
             return int(self._heard[first + round_])
         return int(self._heard[first : first + self._rounds].sum())
+
+    def heard_by(self, instances: Collection[int], sites: Sequence[int]) -> int:
+        """Messages of these instances that get a gradient at sites with parameters."""
+        given = [s.heard for n, s in zip(self.numbers, self._scores, strict=True) if n in instances]
+        return sum(int(heard[2, np.isin(heard[0], sites)].sum()) for heard in given)
 
     def messages_of(self, op: Operation, payload: Tensor | None, train: bool) -> Messages:
         """The messages that an operation is about, with their states."""

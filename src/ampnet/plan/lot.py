@@ -19,8 +19,8 @@ from ampnet.errors import AmpnetError, DataError
 from ampnet.graph import End
 from ampnet.instance import Feed, Instance, merge_feeds
 from ampnet.message import Messages, merge_payloads
-from ampnet.structure import Shelf
 from ampnet.plan.sites import Sites
+from ampnet.structure import Shelf
 
 Pumpings = list[tuple[End, Messages]]
 
@@ -120,7 +120,10 @@ class OfInstances(Lot):
         out: Pumpings = []
         for name, end in self.ends.items():
             given = [(n, i.feeds[name]) for n, i in self.instances.items() if name in i.feeds and len(i.feeds[name])]
-            out += [(end, m) for m in merge_feeds([n for n, _ in given], [f for _, f in given], self.train)]
+            try:
+                out += [(end, m) for m in merge_feeds([n for n, _ in given], [f for _, f in given], self.train)]
+            except AmpnetError as error:
+                raise DataError(f"input '{name}', {_odd_one(given)}: {error}") from error
         return out
 
     @contextmanager
@@ -237,7 +240,8 @@ def _odd_one(feeds: Sequence[tuple[int, Feed]]) -> str:
     """Which instance has other rows than the first."""
     first = feeds[0][1].payload
     for number, one in feeds[1:]:
-        if first is not None and one.payload is not None:
-            if (one.payload.shape[1:], one.payload.dtype) != (first.shape[1:], first.dtype):
-                return f"instance {number}"
+        if first is None or one.payload is None:
+            continue
+        if (one.payload.shape[1:], one.payload.dtype) != (first.shape[1:], first.dtype):
+            return f"instance {number}"
     return f"instances {feeds[0][0]} to {feeds[-1][0]}"

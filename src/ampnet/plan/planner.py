@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from ampnet.errors import AmpnetError, NodeError
+from ampnet.errors import AmpnetError, StallError
 from ampnet.graph import End, Graph, Wiring
 from ampnet.instance import Instance
 from ampnet.nodes.node import Node, NumberWatch, StateFunction
@@ -33,7 +33,7 @@ from ampnet.plan.layout import Layout, Operation
 from ampnet.plan.lot import Lot, OfInstances
 from ampnet.plan.rehearse import Rehearsal, Step
 from ampnet.plan.score import Score, relinked, scores
-from ampnet.plan.sites import Sites, Unplayable
+from ampnet.plan.sites import Sites
 from ampnet.state import States
 from ampnet.structure import Shelf
 from ampnet.wave.arena import Pool
@@ -161,10 +161,10 @@ class Planner:
         with lot.shelved(self.shelf):
             try:
                 rehearsal.run(lot.messages())
-                for name, node in self.sites.nodes.items():
-                    waits = node.waits()
-                    if waits:
-                        raise NodeError(name, "forward", None, "plan", Unplayable(waits[0]))
+                nodes = self.sites.nodes.items()
+                waits = [f"node '{name}': {line}" for name, node in nodes for line in node.waits()]
+                if waits:
+                    raise StallError(lot.numbers, waits)
             finally:
                 for node in self.sites.nodes.values():
                     node.forget_instances(np.array(lot.numbers))

@@ -20,9 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ampnet.errors import NodeError
 from ampnet.graph import End
 from ampnet.message import Messages
 from ampnet.nodes.concat import Concat
+from ampnet.nodes.culprit import culprit
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
 from ampnet.nodes.reduce import Reduce
@@ -75,7 +77,7 @@ class Rehearsal:
                 for port in loop:
                     waiting = self._waiting.pop(port, None)
                     if waiting is not None:
-                        self._serve(port, Messages.merge(waiting))
+                        self._serve_named(port, waiting)
                 self._round += 1
 
     def _arrive(self, end: End, messages: Messages) -> None:
@@ -84,6 +86,16 @@ class Rehearsal:
 
     def _send(self, node: str, port: int, messages: Messages) -> None:
         self._arrive(self.sites.wiring.forward[End(node, port)], messages)
+
+    def _serve_named(self, port: tuple[str, int], waiting: Sequence[Messages]) -> None:
+        """What fails is named with node and states."""
+        messages = waiting[0]
+        try:
+            messages = Messages.merge(waiting)
+            self._serve(port, messages)
+        except Exception as error:
+            states = culprit(self.sites.nodes[port[0]], messages).states
+            raise NodeError(port[0], "forward", states, "plan", error) from error
 
     def _serve(self, port: tuple[str, int], messages: Messages) -> None:
         name, number = port

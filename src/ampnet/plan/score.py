@@ -23,9 +23,9 @@ import numpy as np
 
 from ampnet.message import ranges, row_counts
 from ampnet.nodes.transform import Parameterised
-from ampnet.state import Column, Ints
 from ampnet.plan.rehearse import Rehearsal, Step
 from ampnet.plan.sites import Site, Sites, Unplayable, pieces_of
+from ampnet.state import Column, Ints
 
 _LONG = 4
 """Neighbours are told by their first one if so many of them are together, on the average."""

@@ -305,6 +305,8 @@ class Sites:
         """How many sites make rows of each arena."""
         self._find_still()
         self.blocks = 0
+        self.memo: dict[object, object] = {}
+        """What kernels found out about sites that holds for every wave."""
         self.linked: set[int] = set()
         """Slots that were found to read rows that are no neighbours."""
         self.slots: list[Site] = []

@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from ampnet.errors import AmpnetError, NodeError
 from ampnet.events.log import Announcer, Backward, Forward, PortStates
@@ -33,12 +32,13 @@ from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
 from ampnet.nodes.bcast import Bcast
 from ampnet.nodes.cond import Cond
+from ampnet.nodes.culprit import culprit
 from ampnet.nodes.dispatch import Dispatch
 from ampnet.nodes.node import Direction, Node, Outputs, Report
 from ampnet.nodes.split import Split
 from ampnet.nodes.transform import Parameterised
-from ampnet.replicas.member import Token
 from ampnet.reference.schedule import Lane, Route, Schedule
+from ampnet.replicas.member import Token
 from ampnet.state import Column, States
 from ampnet.structure import Shelf, Structure
 from ampnet.update.local import LocalUpdates
@@ -108,6 +108,8 @@ class Worker:
         self.pulse: memoryview | None = None
         """Where to note what is being done (a count of batches, and the node's number), for whoever watches."""
         self._needs_structure = {n for n, node in self.nodes.items() if node.needs_structure}
+        self._skipped: set[int] = set()
+        """Instances in flight with a loss that was not finite: they do not count for updates."""
 
     def _make_lanes(self) -> list[Lane]:
         lanes: list[Lane] = []
@@ -175,6 +177,8 @@ class Worker:
             routes = lane.routes
             for output in self._handle(lane, messages):  # [5]
                 if isinstance(output, Report):
+                    if output.train and len(output.skipped):
+                        self._skipped.update(output.states.column("instance")[output.skipped].tolist())
                     self._tell(output)
                     hands_on = hands_on and output.train
                     continue
@@ -254,6 +258,10 @@ class Worker:
         self.updates.retired(len(instances))
         if train:
             trains = self.updates.trains
+            if self._skipped:
+                gone = np.isin(instances, list(self._skipped))
+                self._skipped.difference_update(instances.tolist())
+                instances = instances[~gone]
             for node in trains:
                 node.updater.count_instances(self.updates.own(node, instances))
             self.updates.all_full([node for node in trains if node.updater.full()])
@@ -290,6 +298,7 @@ class Worker:
         for node in self.nodes.values():
             node.forget()
         self.updates.abandon()
+        self._skipped.clear()
         self.shelf = Shelf()
         for node in self.nodes.values():
             node.shelf = self.shelf
@@ -341,7 +350,7 @@ class Worker:
     def _node_error(self, node: Node, direction: Direction, messages: Messages, error: Exception) -> NodeError:
         states: States = messages.states
         if direction is Direction.FORWARD and not isinstance(error, MemoryError):
-            states = _culprit(node, messages).states
+            states = culprit(node, messages).states
         if isinstance(error, NodeError):
             return error
         return NodeError(node.name, direction.name.lower(), states, self.name, error)
@@ -356,22 +365,3 @@ def _is_pumped(graph: Graph, wiring: Wiring, end: End) -> bool:
 
 def _states_of(outputs: Outputs, way: Direction) -> PortStates:
     return tuple((o[1], o[2].states) for o in outputs if not isinstance(o, Report) and o[0] is way)
-
-
-def _culprit(node: Node, messages: Messages) -> Messages:
-    """The first message that fails alone, found by halving; all of them where none does."""
-    suspects = messages
-    while True:
-        half = suspects.slice(0, max(1, len(suspects) // 2))
-        try:
-            with torch.no_grad():
-                if not node.probe(half):
-                    return messages
-        except Exception:
-            if len(half) == 1:
-                return half
-            suspects = half
-            continue
-        if len(suspects) == 1:
-            return messages
-        suspects = suspects.slice(len(half), len(suspects))

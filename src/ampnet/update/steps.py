@@ -21,6 +21,9 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 class Stepper:
     """Makes the steps of one optimizer with one group of parameters; see `stepper`."""
 
+    may_be_plain = False
+    """Whether a step may be ``w -= rate g`` and nothing else."""
+
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
         self.parameters: list[nn.Parameter] = list(self.group["params"])
@@ -154,6 +157,8 @@ class _AdamW(_Adam):
 
 
 class _Sgd(Stepper):
+    may_be_plain = True
+
     def _state(self) -> tuple[list[Tensor], ...]:
         if not self.group["momentum"]:
             return ([],)

@@ -44,7 +44,9 @@ class Passage:
         self.pins: dict[str, int] = {}
         self.reports: list[Report] = []
         self.skipped: set[int] = set()
-        """Instances that are left out: a loss, or a gradient, was not finite."""
+        """Instances that are left out: a payload, a loss, or a gradient was not finite."""
+        self.told: set[int] = set()
+        """Those of them that a loss has reported."""
         self.seen: dict[str, int] = {}
         """Of each node, where nothing else is played in between: its updates when the passage came to it."""
         self.lags: dict[str, Counter[int]] = {}

@@ -11,7 +11,8 @@ The operations of a passage are played in the order of its layout, then backward
 as that is allowed ([4]), so that those of several nodes are one call of the optimizer's kernel.
 
 A gradient that is not finite is never applied: it is found before an update, and named with node and state, or left out
-with its instance and counted (where a loss has ``on_nan="skip"``).
+with its instance and counted (where a loss has ``on_nan="skip"``): from the operation that met it on, nothing of the
+instance is added to any node, and those nodes do not count it. Nodes nearer to the loss keep what was finite.
 """
 
 from __future__ import annotations
@@ -172,9 +173,7 @@ class Player:
         if self._begun_told:
             self._tell_traces()
             numbers, operations = tuple(lot.numbers), len(layout.operations)
-            self._announce(
-                Wave(began, self.clock() - began, self.name, passage.number, lot.train, numbers, operations)
-            )
+            self._announce(Wave(began, self.clock() - began, self.name, passage.number, lot.train, numbers, operations))
         return passage
 
     def _checked(self, lot: Lot, passage: Passage) -> Iterator[tuple[int, Tensor]]:
@@ -185,16 +184,15 @@ class Player:
             yield site, payload
 
     def _without_poison(self, lot: Lot, site: int, payload: Tensor, passage: Passage) -> Tensor:
-        rows = torch.isfinite(payload).flatten(1).all(1) if payload.dim() > 1 else torch.isfinite(payload)
-        if bool(rows.all()):
+        bad = np.flatnonzero(_not_finite(payload))
+        if not len(bad):
             return payload  # only their sum was too large
         owners, states = self._owners(lot, site)
-        bad = np.flatnonzero(~rows.numpy(force=True))
         if not self.skips:
             raise DataError(
-                f"input '{self._input(site)}' has a payload that is not finite at {states.take(bad[:1]).describe()}: it "
-                f"would make weights that are none. Remedy: mend the data, or Loss(..., on_nan='skip') to leave out such "
-                f"instances and count them"
+                f"input '{self._input(site)}' has a payload that is not finite at {states.take(bad[:1]).describe()}: "
+                f"it would make weights that are none. Remedy: mend the data, or Loss(..., on_nan='skip') to leave out "
+                f"such instances and count them"
             )
         gone = set(owners[bad].tolist())
         passage.skip(gone)
@@ -280,6 +278,8 @@ class Player:
         began = self.clock() if self._traced else 0.0
         try:
             if kernel.out.touched or site.kind == "loss":  # else no gradient has come, for any of its rows
+                if self.skips:
+                    self._stop_poison(passage, op)
                 kernel.backward(op)
                 if site.trained:
                     self._note_lags(passage, op)
@@ -311,7 +311,8 @@ class Player:
                     lags[_updater(site).seen_version() - op.versions[site.number]] += messages
         elif op.first:
             for site in op.site.trained:
-                messages = passage.layout.heard(site.number)
+                whole = passage.layout.wholes.get(site.number)
+                messages = passage.layout.heard(site.number) if whole is None else whole.messages
                 if messages:
                     lags = passage.lags.setdefault(site.name, Counter())
                     lags[_updater(site).seen_version() - passage.seen[site.name]] += messages
@@ -347,7 +348,13 @@ class Player:
             return
         updater.lags = sorted(lags.items())
         self.updates.note_lags(node, updater.lags)
-        updater.count_messages(sum(lags.values()))
+        messages = sum(lags.values())
+        if passage.skipped:
+            sites = [site.number for site in self._parameters if site.node is node]
+            messages -= passage.layout.heard_by(passage.skipped, sites)
+            if not messages:
+                return
+        updater.count_messages(messages)
         updater.count_instances(self._counted(passage, node))
         passage.left[node.name] = -1
         if updater.full():
@@ -376,18 +383,19 @@ class Player:
             return
         evidence = [t for passage, site in unchecked for t in _evidence(passage, site)]
         if evidence and not math.isfinite(float(torch.stack([t.sum() for t in evidence]).sum())):
-            for passage, site in unchecked:
-                if not all(bool(torch.isfinite(t).all()) for t in _evidence(passage, site)):
-                    raise self._poisoned(passage, site)
+            bad = [one for one in unchecked if not _finite(iter(_evidence(*one)))]
+            if bad:
+                raise self._poisoned(bad)
 
-    def _poisoned(self, passage: Passage, site: Site) -> NodeError:
-        """Name the first state at which a gradient, or what it is multiplied with, is not finite."""
-        states = None
-        for op in (op for op in passage.layout.operations if site in op.site.trained):
-            rows = self._bad_rows(passage, op)
-            if len(rows):
-                states = self._states(passage, op, rows[:1])
-                break
+    def _poisoned(self, bad: Sequence[tuple[Passage, Site]]) -> NodeError:
+        """Name the first state at which a gradient, or what it is multiplied with, is not finite. Several passages may
+        have added to the sums of these sites."""
+        site, states = bad[0][1], None
+        for passage, one in bad:
+            for op in (op for op in passage.layout.operations if one in op.site.trained):
+                rows = self._bad_rows(passage, op)
+                if len(rows) and states is None:
+                    site, states = one, self._states(passage, op, rows[:1])
         cause = LossError(
             "a gradient is not finite, although the loss is. Usual causes: numbers that overflowed on the way (exp, a "
             "division by zero, a learning rate that is too high). It was not applied. Remedy: clip_norm, or "
@@ -410,7 +418,7 @@ class Player:
         bad = np.zeros(op.stop - op.start, dtype=bool)
         for tensor in found:
             if tensor.is_floating_point() and len(tensor) == len(bad):
-                bad |= ~torch.isfinite(tensor).flatten(1).all(1).numpy(force=True)
+                bad |= _not_finite(tensor)
         return np.flatnonzero(bad)
 
     def _clean(self, passage: Passage, op: Operation, trained: Sequence[Site]) -> None:
@@ -425,8 +433,7 @@ class Player:
                 if not isinstance(kernel, TrainedKernel):
                     own = None
                 else:
-                    self._drop_rows(passage, site, kernel)
-                    kernel.collect()
+                    self._collect_without(passage, kernel)
                     own = passage.own_sums(site.node)
             if own is not None and _finite(list.__iter__(own)):
                 own.settle()
@@ -434,9 +441,10 @@ class Player:
             else:
                 passage.skip(passage.lot.numbers)
 
-    def _drop_rows(self, passage: Passage, site: Site, kernel: TrainedKernel) -> None:
+    def _collect_without(self, passage: Passage, kernel: TrainedKernel) -> None:
+        """Collect once more, without the rows that are not finite."""
         span = kernel.all()
-        span.xs = [None if x is None else x.clone() for x in span.xs]
+        xs, span.xs = span.xs, [None if x is None else x.clone() for x in span.xs]
         for op in (op for op in passage.layout.operations if op.site is kernel.site):
             rows = self._bad_rows(passage, op)
             if len(rows):
@@ -446,6 +454,22 @@ class Player:
                 for tensor in (span.g, *(x for x in span.xs if x is not None), *span.named.values()):
                     if tensor.is_floating_point():
                         tensor[at] = 0
+        kernel.collect()
+        span.xs = xs  # a span of a fixed layout is used again
+
+    def _stop_poison(self, passage: Passage, op: Operation) -> None:
+        """Where instances may be left out: a gradient that is not finite goes no further than to the row it came to."""
+        out = passage.kernels[op.site.number].out
+        if out.grad is None or len(out.grad) != out.rows:  # nobody has a row of it to himself
+            return
+        g = out.grad[op.start : op.stop]
+        if math.isfinite(float(g.sum())):
+            return
+        bad = np.flatnonzero(_not_finite(g))
+        if len(bad):
+            states = self._states(passage, op, bad)
+            passage.skip(passage.lot.numbers if states is None else states.columns[0].tolist())
+            g[torch.from_numpy(bad).to(g.device)] = 0
 
     # -- [5]
 
@@ -468,6 +492,8 @@ class Player:
         self._pools.append(passage.pool)
         for report in passage.reports:
             self._tell(report)
+        if passage.skipped - passage.told:
+            self._tell(_left_out(passage))
         self.updates.retired(len(passage.lot.numbers))
         self._over(passage.lot)
 
@@ -556,6 +582,21 @@ def _evidence(passage: Passage, site: Site) -> list[Tensor]:
     return [total for total in totals if total.dim() > 1] or totals
 
 
+def _left_out(passage: Passage) -> Report:
+    """Instances of which a loss was finite, and a gradient was not: they are counted as skipped."""
+    numbers = np.array([sorted(passage.skipped - passage.told)])
+    (name, *_) = (node.label for w in passage.layout.wholes.values() if isinstance(node := w.site.node, Loss))
+    nothing, count = np.zeros(numbers.shape[1], dtype=np.int64), numbers.shape[1]
+    states = States.trusted(("instance",), numbers)
+    return Report(name, states, True, torch.zeros(count), {}, nothing, skipped=np.arange(count))
+
+
+def _not_finite(rows: Tensor) -> np.ndarray:
+    """Of each row: whether any number of it is not finite."""
+    finite = torch.isfinite(rows)
+    return ~(finite.flatten(1).all(1) if rows.dim() > 1 else finite).numpy(force=True)
+
+
 def _finite(tensors: Iterator[Tensor]) -> bool:
     return all(bool(torch.isfinite(t).all()) for t in tensors)
 
@@ -563,10 +604,11 @@ def _finite(tensors: Iterator[Tensor]) -> bool:
 def _culprit(passage: Passage, op: Operation, states: States) -> States:
     """The first row that fails alone, found by halving; all of them where none does."""
     node, kernel = op.site.node, passage.kernels[op.site.number]
-    if node is None or len(node.inputs) != 1 and not isinstance(node, Parameterised):
+    if node is None or (len(node.inputs) != 1 and not isinstance(node, Parameterised)):
         return states
     try:
-        x = torch.cat([kernel.rows(op, i) for i in range(len(op.reads))], -1) if len(op.reads) > 1 else kernel.rows(op, 0)
+        reads = [kernel.rows(op, i) for i in range(len(op.reads))]
+        x = torch.cat(reads, -1) if len(reads) > 1 else reads[0]
         suspects = np.arange(len(x))
         while True:
             half = suspects[: max(1, len(suspects) // 2)]

@@ -3,13 +3,15 @@
 In training nobody asks for the loss of one message, so a wave reports sums: one state (that of its last instance), the
 mean loss over all rows, and how many there were. In inference every message is reported on.
 
-A loss that is not finite ends the run, named with its state, or is left out of the wave and counted (``on_nan``).
+A loss that is not finite ends the run, named with its state, or is left out of the wave and counted (``on_nan``). With
+it goes all of its instance: from here on no gradient of it comes to any node.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -64,7 +66,7 @@ class LossKernel(Kernel):
             prediction, label, offsets, labels, lambda: self.layout.messages_of(op, prediction, True).states
         )
         op.kept = (g,)
-        if not math.isfinite(float(loss)):
+        if self.passage.skipped or not math.isfinite(float(loss)):
             self._judge_one_by_one(op, prediction, label)
             return
         state = States.trusted(("instance",), np.array([[self.layout.numbers[-1]]]))
@@ -73,19 +75,23 @@ class LossKernel(Kernel):
         )
 
     def _judge_one_by_one(self, op: Operation, prediction: Tensor, label: Tensor) -> None:
-        """Some loss is not finite: name it, or leave it out."""
+        """Some loss is not finite, or its instance is left out already: name it, or leave it out."""
         batch = self.layout.messages_of(op, prediction, True)
-        report, *answers = self.node.judge(_Met((prediction, label), batch, self._labels(op, batch)))  # type: ignore[arg-type]
+        met = _Met((prediction, label), batch, self._labels(op, batch))
+        report = self.node.judge(met)[0]  # type: ignore[arg-type]
         assert isinstance(report, Report)
-        (g,) = op.kept
-        assert g is not None
-        counts = batch.row_counts()
-        rows = np.isin(np.repeat(np.arange(len(batch)), counts), report.skipped)
-        g[torch.from_numpy(rows).to(g.device)] = 0
-        self.passage.skip(batch.states.columns[0][report.skipped].tolist())
-        self.passage.report(report)
+        instances = batch.states.columns[0]
+        self.passage.skip(instances[report.skipped].tolist())
+        skipped = np.flatnonzero(np.isin(instances, list(self.passage.skipped)))
+        self.passage.told.update(instances[skipped].tolist())
+        self.passage.report(replace(report, skipped=skipped))
 
     def backward(self, op: Operation) -> None:
         (g,) = op.kept
         assert g is not None
+        if self.passage.skipped:
+            batch = self.layout.messages_of(op, None, True)
+            gone = np.isin(batch.states.columns[0], list(self.passage.skipped))
+            counts = 1 if batch.offsets is None else np.diff(batch.offsets)
+            g[torch.from_numpy(np.repeat(gone, counts)).to(g.device)] = 0
         self.add(op, 0, g)

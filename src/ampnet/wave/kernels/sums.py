@@ -16,9 +16,9 @@ from torch import Tensor
 from ampnet.message import Messages
 from ampnet.nodes.reduce import Reduce, segment_logsumexp, segment_max
 from ampnet.nodes.transform import Parameterised
+from ampnet.plan.layout import Bag, Operation
 from ampnet.state import States
 from ampnet.wave.kernels.kernel import Kernel
-from ampnet.plan.layout import Bag, Operation
 
 
 def add_up(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class MixtureKernel(Kernel):
             total.index_add_(0, arena.inverse[low:high], added)
 
     def collect(self) -> None:
-        operations = [op for op in self.layout.operations if op.site is self.site]
+        operations = self.whole.operations
         for k, node in enumerate(self.nodes):
             spans = [(op.cuts[k], op.cuts[k + 1]) for op in operations if op.cuts[k] < op.cuts[k + 1]]
             if not spans:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ from ampnet.plan.layout import Operation
 from ampnet.update.sums import Sums
 from ampnet.wave.arena import Read, in_columns
 from ampnet.wave.kernels.kernel import Kernel
+
+if TYPE_CHECKING:
+    from ampnet.wave.passage import Passage
 
 
 @dataclass(slots=True, eq=False)
@@ -45,13 +49,18 @@ class _Source:
 class _Part:
     sources: list[_Source]
     width: int
-    copies: Tensor | None = None
-    """Rows of all operations one after the other, where they had to be copied."""
+    alike: bool
+    """Whether all sources are the same columns."""
 
-    @property
-    def alike(self) -> bool:
-        """Whether all sources are the same columns."""
-        return all(s.columns == self.sources[0].columns for s in self.sources)
+
+@dataclass(slots=True, eq=False)
+class _Shape:
+    """What is known of a site once rows of certain shapes have come to it. The same in every wave."""
+
+    parts: list[_Part]
+    widths: list[int]
+    out: Sequence[int]
+    """Of an output row."""
 
 
 class WaveSpan(Span):
@@ -81,7 +90,7 @@ class WaveSpan(Span):
         return found
 
     def kept(self, name: str) -> Tensor:
-        return self.named[name] if name in self.named else self.kernel.kept[name][self.start : self.stop]
+        return self.named[name]
 
     def wants(self, part: int) -> bool:
         return self.kernel.wants(self.op, part)
@@ -105,86 +114,82 @@ class WaveSpan(Span):
 class TrainedKernel(Kernel):
     """`Parameterised` nodes. See the head of this file."""
 
+    ready = lifted = False
+    looked_up: int | None = None
+    """Number of the part that is looked up."""
     parts: list[_Part]
     widths: Sequence[int]
     y: Tensor
     """All rows of the arena."""
+    copies: list[Tensor | None]
+    """Of each part: rows of all operations one after the other, where they had to be copied."""
 
     def begin(self) -> None:
         assert isinstance(self.site.node, Parameterised)
-        self.node = self.site.node
-        self.ready = False
-        self.looked_up: int | None = None
-        """Number of the part that is looked up."""
-        self.lifted = False
-        self.once = len([op for op in self.layout.operations if op.site is self.site]) == 1
+        self.node, self.linear = self.site.node, isinstance(self.site.node, Linear)
+        self.once = len(self.whole.operations) == 1
         self.start, self.rows_made = self.whole.start, self.whole.stop - self.whole.start
-        self.kept: dict[str, Tensor] = {}
         self._all: WaveSpan | None = None
 
-    def renew(self, passage: object) -> None:
-        super().renew(passage)  # type: ignore[arg-type]
+    def renew(self, passage: Passage) -> None:
+        super().renew(passage)
         if not self.layout.fixed:
             self.ready = False
 
     # -- where rows are
 
     def _get_ready(self, op: Operation) -> None:
-        node, w = self.node, self.passage.weights(self.node)
+        given = tuple([(read.arena.rows_made.shape[1:], read.arena.rows_made.dtype) for read in op.reads])
+        known = self.layout.sites.memo.get((self.site.number, given))
+        if not isinstance(known, _Shape):
+            known = self.layout.sites.memo[self.site.number, given] = self._shape(op)
+        self.parts, self.widths = known.parts, known.widths
+        w = self.passage.weights(self.node)
+        self.y = self.out.open(known.out, w[0] if w else op.reads[0].arena.rows_made)
+        self._find_lookups()
+        self.copies = []
+        for i, part in enumerate(self.parts):
+            read, copies = self.whole.reads[part.sources[0].slot], None
+            gathered = len(part.sources) > 1 or read.index is not None or read.arena.inverse is not None
+            if gathered and i != self.looked_up and not self.lifted:
+                data = read.arena.rows_made
+                shape = (self.rows_made, *data.shape[1:-1], part.width) if data.dim() > 1 else (self.rows_made,)
+                copies = self.layout.pool.take((self.site.number, i, "copies"), shape, data)
+            self.copies.append(copies)
+        self.ready, self._all = True, None
+
+    def _shape(self, op: Operation) -> _Shape:
+        """Look at rows of these shapes for the first time. Raises `PayloadError` where they do not fit the node."""
+        node = self.node
         pieces: list[tuple[int, tuple[int, int] | None, int]] = []
         for slot, columns in enumerate(self.columns):
             data = op.reads[slot].arena.rows_made
             width = (data.shape[-1] if data.dim() > 1 else 1) if columns is None else columns[1] - columns[0]
             pieces.append((slot, columns, width))
-        wanted = node.parts
-        if wanted is None and not node.takes_pieces and len(pieces) > 1:
-            wanted = (((0, sum(width for _, _, width in pieces)),),)
-        self.parts = _parts(pieces, wanted)
-        self.widths = [part.width for part in self.parts]
-        like = w[0] if w else op.reads[0].arena.rows_made
-        self._check(op, sum(width for _, _, width in pieces))
-        self._find_lookups()
-        x = self._sample(op)
-        self.y = self.out.open(node.shape_out(x), like)
-        for i, part in enumerate(self.parts):
-            reads = [self.whole.reads[s.slot] for s in part.sources]
-            if i != self.looked_up and not self.lifted and (len(reads) > 1 or reads[0].places() is not None):
-                data = reads[0].arena.rows_made
-                if data.dim() > 2:
-                    shape = (self.rows_made, *data.shape[1:-1], part.width)
-                elif data.dim() == 2:
-                    shape = (self.rows_made, part.width)
-                else:
-                    shape = (self.rows_made,)
-                part.copies = self.layout.pool.take((self.site.number, i, "copies"), shape, data)
-        self.ready, self._all = True, None
-
-    def _check(self, op: Operation, width: int) -> None:
-        """Raise `PayloadError` where rows do not fit the node."""
+        total = sum(width for _, _, width in pieces)
         for read in op.reads:
             data = read.arena.rows_made
-            shape = data.shape[1:] if data.dim() < 2 else (*data.shape[1:-1], width)
-            self.node.check(torch.empty(len(read), *shape, dtype=data.dtype, device="meta"))
-
-    def _sample(self, op: Operation) -> Tensor:
-        """Some rows like the node's input."""
+            shape = data.shape[1:] if data.dim() < 2 else (*data.shape[1:-1], total)
+            node.check(torch.empty(len(read), *shape, dtype=data.dtype, device="meta"))
+        wanted = node.parts
+        if wanted is None and not node.takes_pieces and len(pieces) > 1:
+            wanted = (((0, total),),)
+        parts = _parts(pieces, wanted)
         data = op.reads[0].arena.rows_made
-        if len(op.reads) == 1:
-            return self.rows(op, 0)
-        return _empty(data, sum(self.widths))
+        sample = self.rows(op, 0) if len(op.reads) == 1 else data.new_empty(0, *data.shape[1:-1], total)
+        return _Shape(parts, [part.width for part in parts], node.shape_out(sample))
 
     def _find_lookups(self) -> None:
         self.looked_up, self.lifted = None, False
         for i, part in enumerate(self.parts):
-            if len(part.sources) > 1:
-                continue
             arena = self.whole.reads[part.sources[0].slot].arena
-            few = arena.inverse is not None and arena.data is not None
-            if isinstance(self.node, Linear):
-                if few and arena.table and self.looked_up is None and 2 * len(arena.rows_made) <= self.rows_made:
+            if arena.inverse is None or arena.data is None or len(part.sources) > 1:
+                continue
+            if self.linear:
+                if arena.table and self.looked_up is None and 2 * len(arena.data) <= self.rows_made:
                     self.looked_up = i
-            elif few and len(self.parts) == 1 and self.once and self.columns[0] is None and self._in_no_loop():
-                self.lifted = len(arena.rows_made) < self.rows_made
+            elif len(self.parts) == 1 and self.once and self.columns[0] is None and self._in_no_loop():
+                self.lifted = len(arena.data) < self.rows_made
 
     def _in_no_loop(self) -> bool:
         return len(self.layout.sites.order[self.site.component]) == 1
@@ -203,7 +208,7 @@ class TrainedKernel(Kernel):
 
     def _may_be_blank(self, op: Operation, part: int) -> bool:
         read = op.reads[self.parts[part].sources[0].slot]
-        return isinstance(self.node, Linear) and read.index is None and read.start == 0
+        return self.linear and read.index is None and read.start == 0
 
     def _x(self, part: int, op: Operation) -> Tensor | None:
         """A part of the rows of an operation."""
@@ -214,11 +219,12 @@ class TrainedKernel(Kernel):
         read = op.reads[source.slot]
         if self.lifted:
             return read.arena.rows_made
-        if mine.copies is None:
-            if read.blank and isinstance(self.node, Linear):
+        copies = self.copies[part]
+        if copies is None:
+            if self.linear and read.arena.blank and read.blank:
                 return None
             return read.rows(source.columns)
-        into = mine.copies[op.start - self.start : op.stop - self.start]
+        into = copies[op.start - self.start : op.stop - self.start]
         self._copy(mine, op, into)
         return into
 
@@ -266,7 +272,7 @@ class TrainedKernel(Kernel):
         else:
             span = self._span(op)
             span.xs = [self._x(i, op) for i in range(len(self.parts))]
-            span.fresh = [i for i, part in enumerate(self.parts) if part.copies is not None or self._may_be_blank(op, i)]
+            span.fresh = [i for i, part in enumerate(self.parts) if self.copies[i] is not None or self._may_be_blank(op, i)]
         span.w = self.passage.weights(self.node)
         self.node.run(span)
         if self.lifted:
@@ -284,29 +290,28 @@ class TrainedKernel(Kernel):
 
     def all(self) -> WaveSpan:
         """The rows of all operations."""
-        span = self._all
-        rows = self.rows_made if not self.lifted else len(self.whole.reads[0].arena.rows_made)
+        span, first = self._all, self.whole.operations[0].span
+        assert isinstance(first, WaveSpan)
+        if self.once:
+            first.sums = self.sums
+            return first
         if span is None or not self.layout.fixed:
-            span = self._all = WaveSpan(self, None, 0, rows)
+            span = self._all = WaveSpan(self, None, 0, self.rows_made)
             span.xs = [self._all_x(i) for i in range(len(self.parts))]
-            if self.once:
-                (span.op,) = (op for op in self.layout.operations if op.site is self.site)
-            some = next(op.span for op in self.layout.operations if op.site is self.site)
-            assert isinstance(some, WaveSpan)
-            for name, tensor in some.named.items():
+            for name, tensor in first.named.items():
                 span.keep(name, tensor.shape[1])
-            span.y = self.y[self.start : self.start + rows]
+            span.y = self.y[self.start : self.start + self.rows_made]
         span.w, span.sums = self.passage.weights(self.node), self.sums
-        span.g = self.out.gradient()[self.start : self.start + rows]
+        span.g = self.out.gradient()[self.start : self.start + self.rows_made]
         return span
 
     def _all_x(self, part: int) -> Tensor | None:
         if part == self.looked_up:
             return None
-        mine = self.parts[part]
-        if mine.copies is not None:
-            return mine.copies
-        source = mine.sources[0]
+        copies = self.copies[part]
+        if copies is not None:
+            return copies
+        source = self.parts[part].sources[0]
         read = self.whole.reads[source.slot]
         if self.lifted:
             return read.arena.rows_made
@@ -319,14 +324,13 @@ class TrainedKernel(Kernel):
         if self.looked_up is None:
             self.node.collect(span)
             return
-        g, node = span.g, self.node
+        g = span.g
         for i, x in enumerate(span.xs):
             if x is not None:
                 self._add_columns(i, g, x)
         by_row = self._collect_looked_up(self.looked_up, g)
         if len(span.sums) > 1:
             add_rows(span.sums[1], by_row)
-        assert isinstance(node, Linear)
 
     @property
     def sums(self) -> Sums:
@@ -334,41 +338,43 @@ class TrainedKernel(Kernel):
 
     # -- gradients of what was read
 
-    def _targets(self, op: Operation | None, part: int) -> list[tuple[Read, _Source]]:
-        assert op is not None
-        return [(op.reads[s.slot], s) for s in self.parts[part].sources]
-
     def wants(self, op: Operation | None, part: int) -> bool:
-        return part != self.looked_up and any(read.moved for read, _ in self._targets(op, part))
+        assert op is not None
+        return part != self.looked_up and any(op.reads[s.slot].moved for s in self.parts[part].sources)
 
     def add_to(self, op: Operation | None, part: int, dx: Tensor) -> None:
         assert op is not None
+        sources = self.parts[part].sources
         if self.lifted:
             read = op.reads[0]
             if read.arena.moved:
                 read.arena.gradient().add_(dx)
             return
-        mine = self.parts[part]
-        together = self._places(mine, op) if self.wants(op, part) else None
-        if together is not None:
-            arena, columns = op.reads[mine.sources[0].slot].arena, mine.sources[0].columns
-            total, places = arena.gradient(), together[1]
-            if columns is not None:
-                total = total.view(-1, columns[1] - columns[0]) if together[0].shape[1] != total.shape[1] else total
-            total.index_add_(0, places, dx.reshape(-1, together[0].shape[-1]))
+        if len(sources) == 1:
+            op.reads[sources[0].slot].add(dx, sources[0].columns)
             return
-        for read, source in self._targets(op, part):
-            read.add(dx if len(mine.sources) == 1 else dx[..., source.start : source.stop], source.columns)
+        together = self._places(self.parts[part], op) if self.wants(op, part) else None
+        if together is not None:
+            narrow, places = together
+            total = op.reads[sources[0].slot].arena.gradient()
+            if total.shape[1] != narrow.shape[1]:
+                total = total.view(-1, narrow.shape[1])
+            total.index_add_(0, places, dx.reshape(-1, narrow.shape[1]))
+            return
+        for source in sources:
+            op.reads[source.slot].add(dx[..., source.start : source.stop], source.columns)
 
     def add_product(self, op: Operation | None, part: int, d: Tensor, w: Tensor) -> Tensor | None:
         """Returns the slice of gradients that the product was added to, where it is one."""
         if not self.wants(op, part):
             return None
-        targets = self._targets(op, part)
-        read, source = targets[0]
+        assert op is not None
+        sources = self.parts[part].sources
+        source = sources[0]
+        read = op.reads[source.slot]
         if self.lifted:
             self.passage.products.add(read.arena.gradient(), d, w)
-        elif len(targets) == 1 and read.places() is None:
+        elif len(sources) == 1 and read.index is None and read.arena.inverse is None:
             total = read.arena.gradient()[read.start : read.stop]
             into = total if source.columns is None else total[..., source.columns[0] : source.columns[1]]
             self.passage.products.add(into, d, w)
@@ -418,7 +424,7 @@ class TrainedKernel(Kernel):
         """Add to the weights themselves, where the updater lets us and all of it is one product of finite numbers."""
         node = self.node
         rate = node.updater.direct
-        if rate is None or not isinstance(node, Linear) or span.products.narrow or node.sites > 1:
+        if rate is None or not self.linear or span.products.narrow or node.sites > 1:
             return False
         x = span.xs[0]
         if len(self.parts) > 1 or x is None or x.dim() > 2 or self.passage.skips:
@@ -444,16 +450,12 @@ def _largest(rows: Tensor) -> float:
     return float(torch.maximum(-low, high))
 
 
-def _empty(data: Tensor, width: int) -> Tensor:
-    return data.new_empty(0, *data.shape[1:-1], width)
-
-
 def _parts(
     pieces: Sequence[tuple[int, tuple[int, int] | None, int]], wanted: Sequence[Sequence[tuple[int, int]]] | None
 ) -> list[_Part]:
     """Which columns of which piece each part of a node's input consists of. A piece: (slot, columns, width)."""
     if wanted is None:
-        return [_Part([_Source(slot, columns, 0, width)], width) for slot, columns, width in pieces]
+        return [_Part([_Source(slot, columns, 0, width)], width, True) for slot, columns, width in pieces]
     parts = []
     for ranges in wanted:
         sources, at = list[_Source](), 0
@@ -468,5 +470,5 @@ def _parts(
                     sources.append(_Source(slot, cut, at, at + high - low))
                     at += high - low
                 begin += width
-        parts.append(_Part(sources, at))
+        parts.append(_Part(sources, at, all(s.columns == sources[0].columns for s in sources)))
     return parts
