@@ -33,12 +33,24 @@ def test_every_model(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert 30 < sum(shares) < 100
     assert title.split(", ")[3] == "in waves"
     assert lines[end + 1].split()[:3] == ["process", "seconds", "nodes"]
-    assert lines[end + 1].split()[5:8] == ["rehearse", "layout", "payloads"]
+    assert lines[end + 1].split()[5:9] == ["rehearse", "layout", "payloads", "check"]
     name, _seconds, *parts = lines[end + 2].split()
     assert name == "inline"
     kernels = parts.pop(2)
     assert 0 < float(kernels.rstrip("%")) < 100
     assert sum(float(part.rstrip("%")) for part in parts) == pytest.approx(100, abs=0.6)
+
+
+def test_waves_of_one_that_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 8 molecules in flight each is a wave: a call of a node of one round is one molecule's."""
+    file = tmp_path / "profile.json"
+    options = ("--wave-size", "1", "--schedule", "fifo", "--max-active-keys", "8", "--json", str(file))
+    assert main(["profile", "qm9", *SHORT, *options]) == 0
+    assert capsys.readouterr().out.startswith("qm9, inline, 8 in flight, in waves of 1, fifo, adam\n")
+    data = json.loads(file.read_text())
+    assert (data["settings"]["engine"], data["settings"]["wave_size"]) == ("waves", 1)
+    (loss,) = [node for node in data["nodes"] if (node["node"], node["direction"]) == ("loss", "forward")]
+    assert loss["calls"] == loss["messages"] == data["stretches"]["timed"]["instances"]
 
 
 def test_message_by_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,6 +108,8 @@ def test_replicas_are_on_workers(capsys: pytest.CaptureFixture[str]) -> None:
         (["qm9", "--sort", "name"], "--sort: invalid choice: 'name'"),
         (["qm9", "--optimizer", "lion"], "--optimizer: invalid choice: 'lion'"),
         (["qm9", "--workers", "0"], "--workers: 0 is too small; give 1 or more"),
+        (["qm9", "--schedule", "never"], "--schedule: invalid choice: 'never'"),
+        (["qm9", "--wave-size", "0"], "--wave-size: 0 is too small; give 1 or more"),
         (["qm9", "--top", "none"], "--top: 'none' is not a whole number"),
         (["qm9", "--json", "/no/such/folder/x.json"], "--json: there is no folder /no/such/folder"),
         (["qm9", "--speed"], "unknown option --speed"),

@@ -62,7 +62,7 @@ def test_boxes_of_a_worker_never_overlap(tmp_path: Path) -> None:
     """Perfetto drops boxes that overlap without nesting, so start and end are rounded, not start and length."""
     log: list[Event] = []
     runtime(update(3), listeners=[log.append], max_active_keys=4).run([epoch()])
-    spans = [(e["ts"], e["dur"]) for e in write(tmp_path / "run.json", log) if e["ph"] == "X"]
+    spans = sorted((e["ts"], e["dur"]) for e in write(tmp_path / "run.json", log) if e["ph"] == "X")
     ends = [round((ts + dur) * 1000) for ts, dur in spans]
     starts = [round(ts * 1000) for ts, _ in spans]
     assert len(spans) > 100

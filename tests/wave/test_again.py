@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ampnet import Graph, Inline, Instance, Update, feed
+from ampnet import Graph, Inline, Instance, NodeError, Update, feed
 from ampnet.data.list_reduction import generate
 from ampnet.models import by_hand
 from ampnet.nodes import Cond, Linear, Loss, Phi
+from ampnet.plan import planner as planner_module
 from ampnet.testing import assert_close
-from ampnet.wave import waves as waves_module
 from tests.replicas.small import case, hand, taken
 from tests.wave.both import NAMES, model, player_of
 from tests.wave.test_gradients import F64, chain, rows_of
@@ -90,7 +90,7 @@ def test_a_start_state_that_is_zero_at_first_and_not_later(keys: int, update: Up
 
 
 def test_rows_of_another_width_or_dtype_are_no_matter_of_the_layout() -> None:
-    """Same states, so the same layout; what fits no longer is an error, or goes by messages."""
+    """Same states, so the same layout; what fits no longer is an error."""
     graph = chain(Linear(4, 4, dtype=F64))
     good, bad = (
         rows_of(1),
@@ -99,7 +99,7 @@ def test_rows_of_another_width_or_dtype_are_no_matter_of_the_layout() -> None:
     with Inline(graph) as runtime:
         for _ in range(3):
             runtime.train(good)
-        with pytest.raises(Exception, match="expects rows of width 4, got a payload of shape"):
+        with pytest.raises(NodeError, match="node 'n0' .*instance=3.*expects rows of width 4, got a payload of shape"):
             runtime.train(bad)
         runtime.train(good)
 
@@ -112,13 +112,13 @@ def test_equal_structures_are_rehearsed_once() -> None:
     start = torch.zeros(1, 4, dtype=F64)
     with Inline(graph, max_active_keys=3) as runtime:
         runtime.train([sequence([1, 2, 3], start), sequence([3, 2, 1], start + 1), sequence([5, 5, 5], start)])
-        assert player_of(runtime).rehearsed == 1
+        assert player_of(runtime).planner.rehearsed == 1
         runtime.train([sequence([1, 2], start), sequence([4, 4, 4], start)])
-        assert player_of(runtime).rehearsed == 2
+        assert player_of(runtime).planner.rehearsed == 2
         runtime.infer([sequence([3, 4], start), sequence([1, 2, 3], start)])
-        assert player_of(runtime).rehearsed == 2
+        assert player_of(runtime).planner.rehearsed == 2
         runtime.train([sequence([1], start)])
-        assert player_of(runtime).rehearsed == 3
+        assert player_of(runtime).planner.rehearsed == 3
         assert player_of(runtime).instances == 8
 
 
@@ -127,24 +127,24 @@ def test_the_next_epoch_rehearses_nothing(name: str) -> None:
     graph, instances = model(name)
     with Inline(graph, max_active_keys=4) as runtime:
         runtime.train(instances)
-        first = player_of(runtime).rehearsed
-        assert first == len({instance.name() for instance in instances})
+        first = player_of(runtime).planner.rehearsed
+        assert first == len({instance.digest() for instance in instances})
         runtime.train(instances[::-1])
         runtime.infer(instances)
-        assert player_of(runtime).rehearsed == first
+        assert player_of(runtime).planner.rehearsed == first
 
 
-def test_names_tell_structures_apart_and_no_payloads() -> None:
-    def named(x: Tensor, t: list[int], **more: object) -> bytes:
-        return Instance({"x": feed(x, t=t, **more), "y": feed(torch.zeros(1, 1))}).name()  # type: ignore[arg-type]
+def test_digests_tell_structures_apart_and_no_payloads() -> None:
+    def digest(x: Tensor, t: list[int], **more: object) -> bytes:
+        return Instance({"x": feed(x, t=t, **more), "y": feed(torch.zeros(1, 1))}).digest()  # type: ignore[arg-type]
 
-    one = named(torch.zeros(2, 3), [0, 1])
-    assert one == named(torch.ones(2, 3), [0, 1])
+    one = digest(torch.zeros(2, 3), [0, 1])
+    assert one == digest(torch.ones(2, 3), [0, 1])
     others = [
-        named(torch.zeros(2, 3), [1, 0]),
-        named(torch.zeros(3, 3), [0, 1, 2]),
-        named(torch.zeros(2, 3), [0, 1], offsets=[0, 0, 2]),
-        named(torch.zeros(2, 3), [0, 1], length=2),
+        digest(torch.zeros(2, 3), [1, 0]),
+        digest(torch.zeros(3, 3), [0, 1, 2]),
+        digest(torch.zeros(2, 3), [0, 1], offsets=[0, 0, 2]),
+        digest(torch.zeros(2, 3), [0, 1], length=2),
     ]
     assert len({one, *others}) == 5
 
@@ -158,22 +158,23 @@ def test_scores_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     graph.chain("linear", "loss.prediction")
     instances = [Instance({"x": feed(torch.ones(1, 2), t=i), "label": feed(torch.zeros(1, 2))}) for i in range(500)]
     with Inline(graph, max_active_keys=100) as runtime:
-        waves = player_of(runtime)
+        player = player_of(runtime)
+        planner = player.planner
         runtime.train(instances[:1])
-        each = waves._bytes
-        monkeypatch.setattr(waves_module, "_KEPT", 200 * each)
+        each = planner._bytes
+        monkeypatch.setattr(planner_module, "_SCORES", 200 * each)
         runtime.train(instances[1:])
-        assert waves.played == waves.rehearsed == len(instances)
-        assert len(waves._scores) == 200
-        assert waves._bytes == sum(score.nbytes for score in waves._scores.values()) == 200 * each
+        assert player.instances == planner.rehearsed == len(instances)
+        assert len(planner._scores) == 200
+        assert planner._bytes == sum(score.nbytes for score in planner._scores.values()) == 200 * each
         runtime.train(instances[-100:])
-        assert waves.rehearsed == len(instances)
+        assert planner.rehearsed == len(instances)
         runtime.train(instances[:1])
-        assert waves.rehearsed == len(instances) + 1
+        assert planner.rehearsed == len(instances) + 1
 
 
-def test_where_an_instance_goes_by_its_number_it_goes_by_messages() -> None:
-    """A score knows states and structure, not the number; once, all went where the first of them had gone."""
+def test_where_an_instance_goes_by_its_number_the_number_is_in_its_digest() -> None:
+    """A score knows states and structure; once, all instances went where the first of them had gone."""
     found = []
     for waves in (True, False):
         graph = Graph("turns")
@@ -195,5 +196,6 @@ def test_where_an_instance_goes_by_its_number_it_goes_by_messages() -> None:
         instances = [Instance({"x": feed(x), "label": feed(y)}) for x, y in zip(*rows, strict=True)]
         with Inline(graph, max_active_keys=3, waves=waves) as runtime:
             runtime.train(instances)
+            assert runtime.stats().instances == (6 if waves else 0)
         found.append(taken(graph))
     assert_close(*found)

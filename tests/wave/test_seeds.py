@@ -13,7 +13,6 @@ from ampnet.testing import assert_close, model_gradients
 from ampnet.testing.language import by_model_names
 from ampnet.testing.written import WrittenModel, example, seeded
 
-COMING = pytest.mark.xfail(strict=False, reason="the engine with several waves in flight")
 CHUNK = 100
 
 
@@ -32,13 +31,11 @@ def check(seed: int) -> None:
     assert_close(by_model_names(graph, graph.gradients()), model_gradients(model, drawn))
 
 
-@COMING
 @pytest.mark.parametrize("seed", range(40))
 def test_seeds(seed: int) -> None:
     check(seed)
 
 
-@COMING
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 2000, CHUNK))
 def test_many_seeds(first: int) -> None:

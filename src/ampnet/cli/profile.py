@@ -25,12 +25,13 @@ from ampnet.instance import Instance
 from ampnet.lang import Compiled
 from ampnet.models import by_hand, list_reduction
 from ampnet.profile import SORTS, profile, table
+from ampnet.reference.schedule import ENOUGH_ROWS
 from ampnet.replicas.replicate import replicate
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
-from ampnet.reference.schedule import ENOUGH_ROWS
 from ampnet.update.policy import MakeOptimizer, Update
+from ampnet.wave.schedule import WAVE_SCHEDULES
 
 BUCKETS = ("list-reduction", "by-hand", "mlp")
 """Models whose instances are of many examples."""
@@ -115,7 +116,10 @@ def add_parser(commands: Any, common: Parser) -> None:
     best = "what is best for the model"
     add("--seconds", "how long to measure", "4", type=positive, default=4.0, metavar="S")
     add("--max-active-keys", "instances in flight at most", best, **number)
-    parser.add_argument("--messages", action="store_true", help="message by message, not whole instances in waves")
+    add("--wave-size", "instances that are computed together, as one wave", "all that are in flight", **number)
+    order = "which wave computes its next operation; all but backward-first interleave the waves in flight"
+    add("--schedule", order, "backward-first; sweep with --messages", choices=tuple(WAVE_SCHEDULES))
+    parser.add_argument("--messages", action="store_true", help="pass messages from node to node instead of waves")
     add("--max-batch", "messages handed to a node at once, at most; implies --messages", "no limit", **number)
     rows = "rows beyond which a larger batch is not waited for; none: any number; implies --messages"
     add("--enough-rows", rows, best, type=_rows, metavar="N|none")
@@ -162,6 +166,8 @@ def make_runtime(args: argparse.Namespace, bucket: int) -> Runtime:
     settings: dict[str, Any] = {
         "update": None if optimizer is None else Update(optimizer, workload.frequency * many, "instances"),
         "max_active_keys": args.max_active_keys or many * (workload.alone if workers == 1 else workload.each * workers),
+        "wave_size": args.wave_size,
+        "schedule": args.schedule,
         "max_batch": args.max_batch,
         "enough_rows": workload.enough_rows if args.enough_rows is None else args.enough_rows or None,
         "waves": not args.messages and args.max_batch is None and args.enough_rows is None,
@@ -175,5 +181,7 @@ def _title(told: dict[str, Any], waves: bool) -> str:
     rows = "all that waits" if told["enough_rows"] is None else f"{told['enough_rows']} rows"
     copies = {len(group["members"]) for group in told.get("replicas", [])}
     parts = [f"{told['model']}, {where}", f"{told['max_active_keys']} in flight"]
-    parts += ["in waves" if waves else f"{rows} at once", told["optimizer"]]
+    together = "in waves" if told["wave_size"] is None else f"in waves of {told['wave_size']}"
+    order = [] if told["schedule"] == ("backward-first" if waves else "sweep") else [told["schedule"]]
+    parts += [together if waves else f"{rows} at once", *order, told["optimizer"]]
     return ", ".join(parts + [f"{n} replicas" for n in copies])

@@ -196,8 +196,8 @@ def boxes_of(events: Iterable[Event]) -> list[Box]:
 
 
 def in_order(boxes: Iterable[Box]) -> list[Box]:
-    """By their starts: events of several workers are told in another order."""
-    return sorted(boxes, key=lambda box: box.start)
+    """By their starts, in nanoseconds: events of several workers are told in another order, and so are files."""
+    return sorted(boxes, key=lambda box: (round(box.start * 1e9), box.worker, box.seconds, box.node))
 
 
 @dataclass(frozen=True, slots=True)

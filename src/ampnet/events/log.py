@@ -301,7 +301,9 @@ _KINDS = {
 }
 
 
-_NAMES = {kind: tuple(item.name for item in fields(kind)) for kind in _KINDS.values()}
+_NAMES: dict[type[Event], tuple[str, ...]] = {
+    kind: tuple(item.name for item in fields(kind)) for kind in _KINDS.values()
+}
 _encode = json.JSONEncoder().encode
 
 

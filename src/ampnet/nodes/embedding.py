@@ -60,7 +60,7 @@ class Embedding(Parameterised):
     def run(self, span: Span) -> None:
         x = span.x(0).reshape(-1)
         self.check_range(x)
-        torch.index_select(span.w[0], 0, x, out=span.y.view(len(x), -1))
+        torch.index_select(span.w[0], 0, x, out=span.y.view(len(x), span.w[0].shape[1]))
 
     def back(self, span: Span) -> None:
         """Indices have no gradient."""

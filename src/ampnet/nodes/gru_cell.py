@@ -42,13 +42,20 @@ class GruCell(Parameterised):
     def check(self, x: Tensor) -> None:
         self.check_rows(x, self.n_input + self.n_hidden, self.updater.weights[0].dtype)
 
+    def may_hoist(self, part: int) -> bool:
+        return part == 0
+
+    def hoist(self, span: Span, part: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        return span.keep("gi", 3 * self.n_hidden), span.w[0], span.w[2] if self.bias else None
+
     def run(self, span: Span) -> None:
         n, w, keep = self.n_hidden, span.w, span.keep
-        x, h = span.x(0), span.x(1)
+        x, h = span.xs[0], span.x(1)
         gi, gh = keep("gi", 3 * n), keep("gh", 3 * n)
         r, z, new, hn = keep("r", n), keep("z", n), keep("new", n), keep("hn", n)
         bi, bh = (w[2], w[3]) if self.bias else (None, None)
-        span.products.set(gi, x, w[0].t(), bi)
+        if x is not None:
+            span.products.set(gi, x, w[0].t(), bi)
         span.products.set(gh, h, w[1].t(), bh)
         torch.add(gi[:, :n], gh[:, :n], out=r).sigmoid_()
         torch.add(gi[:, n : 2 * n], gh[:, n : 2 * n], out=z).sigmoid_()
@@ -75,7 +82,8 @@ class GruCell(Parameterised):
     def collect(self, span: Span) -> None:
         n, sums = self.n_hidden, span.sums
         di, dh = span.keep("gi", 3 * n), span.keep("gh", 3 * n)
-        span.products.add_weight(sums, di, span.x(0))
+        if span.xs[0] is not None:
+            span.products.add_weight(sums, di, span.xs[0])
         span.products.add_weight(sums, dh, span.x(1), 1)
         if self.bias:
             add_rows(sums[2], di)

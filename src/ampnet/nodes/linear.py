@@ -76,6 +76,15 @@ class Linear(Parameterised):
             span.memo = span.w, (parts, [part.t() for part in parts])
         return span.memo[1]  # type: ignore[return-value]
 
+    def may_hoist(self, part: int) -> bool:
+        return True
+
+    def hoist(self, span: Span, part: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        return span.y, self._weights(span)[0][part], span.w[1] if len(span.w) > 1 else None
+
+    def delta(self, span: Span, part: int) -> Tensor:
+        return span.g
+
     def run(self, span: Span) -> None:
         y, w, products, begun = span.y, span.w, span.products, span.begun
         bias = w[1] if len(w) > 1 else None

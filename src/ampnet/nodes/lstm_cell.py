@@ -40,10 +40,18 @@ class LstmCell(Parameterised):
     def check(self, x: Tensor) -> None:
         self.check_rows(x, self.n_input + 2 * self.n_hidden, self.updater.weights[0].dtype)
 
+    def may_hoist(self, part: int) -> bool:
+        return part == 0
+
+    def hoist(self, span: Span, part: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        bias = span.w[2] + span.w[3] if self.bias else None
+        return span.keep("gates", 4 * self.n_hidden), span.w[0], bias
+
     def run(self, span: Span) -> None:
         n, w, y = self.n_hidden, span.w, span.y
         gates, squashed = span.keep("gates", 4 * n), span.keep("squashed", n)
-        span.products.set(gates, span.x(0), w[0].t(), w[2] + w[3] if self.bias else None)
+        if span.xs[0] is not None:
+            span.products.set(gates, span.xs[0], w[0].t(), w[2] + w[3] if self.bias else None)
         span.products.add(gates, span.x(1), w[1].t())
         gates[:, : 2 * n].sigmoid_()
         tanh_(gates[:, 2 * n : 3 * n])
@@ -73,7 +81,8 @@ class LstmCell(Parameterised):
 
     def collect(self, span: Span) -> None:
         sums, gates = span.sums, span.keep("gates", 4 * self.n_hidden)
-        span.products.add_weight(sums, gates, span.x(0))
+        if span.xs[0] is not None:
+            span.products.add_weight(sums, gates, span.xs[0])
         span.products.add_weight(sums, gates, span.x(1), 1)
         if self.bias:
             add_rows(sums[2], gates)

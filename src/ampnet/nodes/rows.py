@@ -68,7 +68,7 @@ class Rows(Node):
         return joined.last.states
 
     def plan_for(self, payloads: Sequence[Tensor | None]) -> Plan:
-        """The plan; made at the first batch. Rows must stay as they were then."""
+        """The plan; made at the first batch of such rows. They must stay so while messages are in flight."""
         try:
             kinds = [(x.shape[1:], x.dtype, x.device) for x in payloads]  # type: ignore[union-attr]
         except AttributeError:
@@ -76,8 +76,7 @@ class Rows(Node):
         plan = self.plan
         if plan is not None and kinds == self._kinds:
             return plan
-        shapes, before = [k[0] for k in kinds], [k[0] for k in self._kinds]
-        if plan is not None and shapes != before and len(self.cache):
+        if plan is not None and len(self.cache):  # what was kept is to be read by the plan that kept it
             raise PayloadError(f"got rows of {_words(kinds)} after rows of {_words(self._kinds)}")
         with torch.no_grad():
             self.plan = plan = Plan(self.program, [x for x in payloads if x is not None])

@@ -160,6 +160,18 @@ class Parameterised(Node):
     def check(self, x: Tensor) -> None:
         """Raise `PayloadError` where input rows do not fit."""
 
+    def may_hoist(self, part: int) -> bool:
+        """Whether the product of a part with its weight can be made ahead of `run`, for many spans at once."""
+        return False
+
+    def hoist(self, span: Span, part: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Where `run` expects such a product (it then finds None for the part), and the weight and bias of it."""
+        raise NotImplementedError
+
+    def delta(self, span: Span, part: int) -> Tensor:
+        """The gradient of such a product, after `back`."""
+        return self.hoist(span, part)[0]
+
     def run(self, span: Span) -> None:
         """Write the output rows. See `ampnet.nodes.span`."""
         raise NotImplementedError

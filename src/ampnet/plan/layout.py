@@ -101,7 +101,7 @@ class Layout:
         self._sent: list[tuple[object, str, Ints]] = []
         self.fixed = False
         """Whether all of it is in the same memory in every wave."""
-        self.key: tuple[bytes, ...] = ()
+        self.key: tuple[object, ...] = ()
         """Under which it is kept; empty: it is not."""
         self.kernels: dict[int, object] = {}
         """Of each site, where they are the same in every wave."""

@@ -70,6 +70,11 @@ class Lot:
         """What is pumped for them."""
         raise NotImplementedError
 
+    def kinds(self) -> Iterator[object]:
+        """Of each input of the first instance: shape and dtype of its rows, or that it has no payload. Those of the others
+        are the same, or they cannot be computed together."""
+        raise NotImplementedError
+
     @contextmanager
     def shelved(self, shelf: Shelf) -> Iterator[None]:
         """Meanwhile their structures are on the shelf."""
@@ -125,6 +130,10 @@ class OfInstances(Lot):
             except AmpnetError as error:
                 raise DataError(f"input '{name}', {_odd_one(given)}: {error}") from error
         return out
+
+    def kinds(self) -> Iterator[object]:
+        first = self.instances[self.numbers[0]]
+        return (None if (p := given.payload) is None else (p.shape[1:], p.dtype) for given in first.feeds.values())
 
     @contextmanager
     def shelved(self, shelf: Shelf) -> Iterator[None]:
@@ -206,6 +215,10 @@ class OfMessages(Lot):
 
     def messages(self) -> Pumpings:
         return [(end, Messages.merge(given)) for end, given in self._by_end().items()]
+
+    def kinds(self) -> Iterator[object]:
+        given = self.parts[self.numbers[0]]
+        return (None if (p := messages.payload) is None else (p.shape[1:], p.dtype) for _, messages in given)
 
     def at(self, places: Sequence[int]) -> Lot:
         return OfMessages(self.sites, {self.numbers[i]: self.parts[self.numbers[i]] for i in places}, self.stream)

@@ -68,7 +68,9 @@ class Planner:
         self._once = itertools.count()
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
         self._bytes = 0
-        self._layouts: OrderedDict[tuple[bytes, ...], list[Layout]] = OrderedDict()
+        self._loose: dict[bytes, list[str]] = {}
+        """By digest, of instances of which something waits for ever: who waits for what."""
+        self._layouts: OrderedDict[tuple[object, ...], list[Layout]] = OrderedDict()
         self._kept = 0
         self._weights = self._look_at_weights()
         solid = [site for site in self.sites.sites if site.makes_rows]
@@ -112,6 +114,9 @@ class Planner:
         while True:
             by_number = self._by_number
             digests = self._digests(lot)
+            waits = [line for digest in digests for line in self._loose.get(digest, ())]
+            if waits and lot.train:
+                raise StallError(lot.numbers, waits)
             known = {d: self._scores[d] for d in digests if d in self._scores}
             missing = {d: i for i, d in enumerate(digests) if d not in known}
             if missing:
@@ -137,15 +142,20 @@ class Planner:
         watch = NumberWatch()
         StateFunction.watch = watch
         try:
-            rehearsal = self._run(some)
+            rehearsal, waits = self._run(some)
         finally:
             StateFunction.watch = None
         if watch.looked and not self._by_number:
             self._by_number = True
             self._scores.clear()
             self._layouts.clear()
+            self._loose.clear()
             self._bytes = self._kept = 0
             return {}
+        if waits and lot.train:
+            raise StallError(some.numbers, waits)
+        if waits:
+            self._note_loose(lot, missing)
         found = dict(zip(missing, scores(self.sites, rehearsal, some.numbers), strict=True))
         self.rehearsed += len(some.numbers)
         if not self._by_turns:
@@ -156,23 +166,34 @@ class Planner:
                 self._bytes -= gone.nbytes
         return found
 
-    def _run(self, lot: Lot) -> Rehearsal:
+    def _note_loose(self, lot: Lot, missing: Mapping[bytes, int]) -> None:
+        """Something of these instances waits for ever. In inference that is none of our business, as long as all
+        results come."""
+        for digest, place in missing.items():
+            _, waits = self._run(lot.at([place]))
+            if waits:
+                self._loose[digest] = waits
+
+    def waits(self) -> list[str]:
+        """Who waits for what, in words, of instances that were rehearsed for inference."""
+        return [f"when it was planned, {line}" for lines in self._loose.values() for line in lines]
+
+    def _run(self, lot: Lot) -> tuple[Rehearsal, list[str]]:
+        """Rehearse. Returns also who still waits for what at the end."""
         rehearsal = Rehearsal(self.sites, self.beat)
         with lot.shelved(self.shelf):
             try:
                 rehearsal.run(lot.messages())
                 nodes = self.sites.nodes.items()
                 waits = [f"node '{name}': {line}" for name, node in nodes for line in node.waits()]
-                if waits:
-                    raise StallError(lot.numbers, waits)
             finally:
                 for node in self.sites.nodes.values():
                     node.forget_instances(np.array(lot.numbers))
-        return rehearsal
+        return rehearsal, waits
 
     def states_of(self, lot: Lot, op: Operation) -> States:
         """The state of every row of an operation, by rehearsing the wave once more. For error messages."""
-        steps = [s for s in self._run(lot).steps if s.site is op.site and s.round == op.round]
+        steps = [s for s in self._run(lot)[0].steps if s.site is op.site and s.round == op.round]
         rows = [_states_by_row(step) for step in steps]
         merged = States.merge(rows)
         place = {number: i for i, number in enumerate(lot.numbers)}
@@ -186,7 +207,7 @@ class Planner:
         unless it has its own."""
         found = self._find(lot, behind)
         self._check_weights()
-        key = tuple(self._digests(lot)) if len(lot.numbers) <= _FEW and not self._by_turns else ()
+        key = self._key(lot) if len(lot.numbers) <= _FEW and not self._by_turns else ()
         kept = self._layouts.get(key) if key else None
         if kept:
             layout = kept.pop()
@@ -201,6 +222,10 @@ class Planner:
         if not layout.fixed:
             layout.use(pool)
         return layout
+
+    def _key(self, lot: Lot) -> tuple[object, ...]:
+        """Equal for lots that are computed with the same tensors: what a layout with fixed memory is kept under."""
+        return (*self._digests(lot), *lot.kinds())
 
     def give_back(self, layout: Layout) -> None:
         """A passage is over."""

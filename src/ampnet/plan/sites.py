@@ -75,6 +75,8 @@ class Site:
     """Of a mixture: the sums that each of its Linears is applied to, as sites."""
     slot: int = 0
     """The number of the first slot. A mixture has three: what pairs read, what it reads, and the way back."""
+    early: list[bool] = field(default_factory=list)
+    """Of each slot: whether all that it reads is made before the site's first round."""
     trained: tuple[Site, ...] = ()
     """The sites whose parameters are trained where this one is computed: itself, or the Linears of a mixture."""
     block: tuple[int, int] = (0, 0)
@@ -365,13 +367,13 @@ class Sites:
             return [Part(self.read(site.terms[0], 0)[0].arena)]
         parts = []
         for source, view in enumerate(site.views):
-            if view is None:
-                port = self._ports(site)[0 if isinstance(site.node, Reduce) else source]
-                parts.append(Part(self.read(site, port)[0].arena))
-                continue
-            for place, columns in pieces_of(view) or ():
-                port = self._ports(view)[0 if isinstance(view.node, Reduce) else place]
-                parts.append(Part(self.read(view, port)[0].arena, columns))
+            pieces = [(source, None)] if view is None else pieces_of(view) or ()
+            reader = site if view is None else view
+            for place, columns in pieces:
+                port = self._ports(reader)[0 if isinstance(reader.node, Reduce) else place]
+                sources = self.read(reader, port)
+                parts.append(Part(sources[0].arena, columns))
+                site.early.append(all(s.component < site.component for s in sources))
         return parts
 
 

@@ -1,26 +1,33 @@
 """Hooks: sections around what a runtime does, put in from outside for a stretch of a run and taken out again.
 
-A run that is not profiled has none of this, and no branch that asks for it. What gets a section:
+A run that is not profiled has none of this, and no branch that asks for it. What gets a section depends on the engine
+that runs (`RunStats.engine`); it is always the engine that trains without hooks.
 
-    a node                forward, backward, and the updates of its weights
-    a queue of a node     taking a batch from it, which puts together what waited there
-    a wave                rehearsing, laying out, bringing payloads; the kernels of its sites, each for its node
-    the inline runtime    its worker's loop; what the controller does is the rest
-    a worker process      sending and receiving, waiting; its loop is the rest
-    its controller        sending and receiving, waiting, the nodes in front of replicas; the controller is the rest
+    waves       of each node      its operations forward and backward (what its weights' gradients take included), and
+                                  the updates of its weights
+                of a wave         beginning it: rehearsing instances, laying out, bringing payloads; checking gradients
+    messages    of each node      forward, backward, and the updates of its weights
+                of its queues     taking a batch, which puts together what waited there
+
+    the inline runtime            the loop of its player or worker; what the controller does is the rest
+    a worker process              sending and receiving, waiting; its loop is the rest
+    the controller of workers     sending and receiving, waiting, the nodes in front of replicas; the controller is the
+                                  rest
 
 Functions are replaced in single objects, never in classes. Only queues, which are bare for speed, change their class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from ampnet.message import Messages
-from ampnet.nodes.transform import Parameterised
 from ampnet.profile.meter import (
     BACKWARD,
+    CHECK,
     CONTROLLER,
     FORWARD,
     LAYOUT,
@@ -36,20 +43,27 @@ from ampnet.profile.meter import (
     clock,
     stamp,
 )
+from ampnet.nodes.loss import Loss
+from ampnet.nodes.node import Node
+from ampnet.nodes.transform import Parameterised
+from ampnet.plan.layout import Operation
+from ampnet.plan.lot import Lot
+from ampnet.reference.schedule import Lane
+from ampnet.reference.worker import Worker
 from ampnet.runtime.host import Host
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.transport import Endpoint
-from ampnet.reference.schedule import Lane
-from ampnet.structure import Shelf
+from ampnet.update.local import LocalUpdates
 from ampnet.update.updater import Updater
-from ampnet.plan.lot import Lot
+from ampnet.wave.passage import Passage
 from ampnet.wave.player import Player
-from ampnet.reference.worker import Worker
 
-_IN_TURN = ("step", "play", "deliver", "shelve", "retire", "forget", "flush", "pass_tokens")
-"""By these, a controller in the same process calls upon the worker."""
+_PLAYER = ("step", "stage")
+_WORKER = ("step", "deliver", "shelve", "retire", "forget")
+_UPDATES = ("flush", "pass_token", "tell_work")
+"""By these functions, a controller in the same process calls a player, a worker, and the updates of either."""
 
 
 class Hooks:
@@ -81,39 +95,46 @@ class Hooks:
     # -- what a runtime is made of
 
     def runtime(self, runtime: Runtime) -> None:
-        """Whatever is in this process."""
-        meter = self.meter
+        """Everything in this process."""
         if isinstance(runtime, Inline):
-            self.worker(runtime.worker)
-            self.called_upon(runtime.worker)
-            for name in ("_send", "_tell"):
-                self.section(runtime.worker, name, meter.cell("", CONTROLLER))
+            if runtime.player is not None:
+                self.player(runtime.player)
+                self.called_upon(runtime.player, _PLAYER, ("_tell", "_over"))
+            else:
+                assert runtime.worker is not None
+                self.worker(runtime.worker)
+                self.called_upon(runtime.worker, _WORKER, ("_send", "_tell"))
         elif isinstance(runtime, Processes):
             self.endpoint(runtime._endpoint)
             if runtime._front is not None:
                 self.worker(runtime._front)
-                self.called_upon(runtime._front)
+                self.called_upon(runtime._front, _WORKER, ())
 
     def host(self, host: Host) -> None:
         """A worker process, in that process."""
-        self.worker(host.worker)
+        if host.player is not None:
+            self.player(host.player)
+        if host.worker is not None:
+            self.worker(host.worker)
         self.endpoint(host.endpoint)
 
-    def called_upon(self, worker: Worker) -> None:
-        """The loop of a worker that a controller in the same process calls upon."""
-        for name in _IN_TURN:
-            self.section(worker, name, self.meter.cell("", LOOP))
+    def called_upon(self, by: Player | Worker, inward: Sequence[str], outward: Sequence[str]) -> None:
+        """The loop of a player or worker that a controller in the same process calls: the functions by which it is
+        called, and those by which it calls the controller."""
+        for name in inward:
+            self.section(by, name, self.meter.cell("", LOOP))
+        for name in _UPDATES:
+            self.section(by.updates, name, self.meter.cell("", LOOP))
+        for name in outward:
+            self.section(by, name, self.meter.cell("", CONTROLLER))
 
     def worker(self, worker: Worker) -> None:
-        """The nodes and queues of a worker."""
+        """The nodes and queues of a worker that passes messages."""
         meter = self.meter
         for name, node in worker.nodes.items():
             for what in (FORWARD, BACKWARD):
                 self.put(node, what, meter.batches(meter.cell(name, what), getattr(node, what)))
-            if isinstance(node, Parameterised):
-                for way in ("apply", "apply_together"):
-                    self.put(node.updater, way, self._update(meter.cell(name, UPDATE), getattr(node.updater, way)))
-                self.steps_at_once(node.updater)
+        self.updates(worker.updates)
         ways = (FORWARD, BACKWARD)
         cells = {
             lane: (
@@ -126,45 +147,66 @@ class Hooks:
         for lane in worker.lanes:
             self._before.append(lambda lane=lane: setattr(lane, "__class__", Lane))  # type: ignore[misc]
             lane.__class__ = timed
-        if worker.waves is not None:
-            self.waves(worker.waves)
 
-    def waves(self, waves: Waves) -> None:
-        """The kernels of a worker's waves, and what is done before they come to it.
+    def player(self, player: Player) -> None:
+        """The operations of a player's waves, and what is done before and after them.
 
-        Gradients of parameters (``finish``) belong to the backward of their node. What a sum absorbed, it computes.
+        Collecting the gradients of parameters is part of the backward of their node, and what a sum absorbed belongs to
+        the sum. Rows that are pumped are no node's: they belong to the payloads.
         """
-        meter, cells = self.meter, dict[int, tuple[Cell, ...]]()
-        payloads = meter.cell("", PAYLOADS)
-        for number, kernel in waves.kernels.items():
-            site = kernel.site
-            if site.node is None:
-                self.section(kernel, "run_forward", payloads)
-                continue
-            forward, backward = cells[number] = meter.cell(site.name, FORWARD), meter.cell(site.name, BACKWARD)
-            self.section(kernel, "run_forward", forward)
-            self.section(kernel, "run_backward", backward)
-            self.put(kernel, "begin", meter.more(forward, kernel.begin))
-            self.put(kernel, "finish", meter.more(backward, kernel.finish))
-            if site.still:
-                cells[number] = (forward,)
-        self.section(waves, "_rehearse", meter.cell("", REHEARSE))
-        self.section(waves, "_layout", meter.cell("", LAYOUT))
-        play = waves.play
+        meter = self.meter
+        payloads, layout = meter.cell("", PAYLOADS), meter.cell("", LAYOUT)
+        for name, what in (("_forward", FORWARD), ("_backward", BACKWARD)):
+            cells = {
+                site.number: payloads if site.node is None else meter.cell(site.name, what)
+                for site in player.planner.sites.sites
+            }
+            self.put(player, name, self._operations(cells, getattr(player, name)))
+        self.section(player, "_begin", layout)
+        self.section(player.planner, "_rehearse", meter.cell("", REHEARSE))
+        self.put(player, "_checked", self._bringing(payloads, player._checked))
+        self.section(player, "_check_finite", meter.cell("", CHECK))
+        self.updates(player.updates)
 
-        def playing(lot: Lot, shelf: Shelf) -> Any:
-            bring = meter.section(payloads, lambda given=lot.payloads: list(given()))
-            lot.payloads = bring  # type: ignore[method-assign]
-            reports, layout = play(lot, shelf)
-            began = clock()
-            for number, whole in layout.wholes.items():
-                for cell in cells.get(number, ())[: 1 + lot.train]:
-                    cell.rows += whole.stop - whole.start
-                    cell.messages += int(layout.messages[number])
-            meter.now.timers += clock() - began
-            return reports, layout
+    def _operations(
+        self, cells: Mapping[int, Cell], function: Callable[[Passage, Operation], None]
+    ) -> Callable[[Passage, Operation], None]:
+        """A player's ``_forward`` or ``_backward``: a section of the operation's node. ``cells``: by number of site."""
+        meter = self.meter
+        enter, leave, more = meter.enter, meter.leave, meter.costs.batch
 
-        self.put(waves, "play", playing)
+        def timed(passage: Passage, op: Operation) -> None:
+            cell = cells[op.site.number]
+            cell.messages += _messages(op.site.node, passage, op)
+            cell.rows += op.stop - op.start
+            meter.now.timers += more
+            enter(cell)
+            try:
+                function(passage, op)
+            finally:
+                leave()
+
+        return timed
+
+    def _bringing(
+        self, cell: Cell, checked: Callable[[Lot, Passage], Iterator[tuple[int, Tensor]]]
+    ) -> Callable[[Lot, Passage], Iterator[tuple[int, Tensor]]]:
+        """The payloads of a wave, one after the other: looking at them and moving them to the device is a section."""
+
+        def bring(lot: Lot, passage: Passage) -> list[tuple[int, Tensor]]:
+            passage.load(checked(lot, passage))
+            return list(passage.payloads.items())
+
+        section = self.meter.section(cell, bring)
+        return lambda lot, passage: iter(section(lot, passage))
+
+    def updates(self, updates: LocalUpdates) -> None:
+        """The updates of a player or worker."""
+        meter = self.meter
+        for node in updates.trains:
+            for way in ("apply", "apply_together"):
+                self.put(node.updater, way, self._update(meter.cell(node.name, UPDATE), getattr(node.updater, way)))
+            self.steps_at_once(node.updater)
 
     def steps_at_once(self, updater: Updater) -> None:
         """Where several nodes take one step, it is a step of none of them: a cell of its own."""
@@ -205,6 +247,17 @@ class Hooks:
             return applied
 
         return timed
+
+
+def _messages(node: Node | None, passage: Passage, op: Operation) -> int:
+    """Messages of an operation, where a layout knows them: at nodes with parameters those that get a gradient, and at
+    losses."""
+    if isinstance(node, Parameterised):
+        return op.messages
+    if isinstance(node, Loss):
+        offsets = passage.layout.offsets_of(op)
+        return op.stop - op.start if offsets is None else len(offsets) - 1
+    return 0
 
 
 def _timed_lane(meter: Meter, cells: Mapping[Lane, tuple[Cell, Cell]]) -> type[Lane]:

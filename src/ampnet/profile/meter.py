@@ -37,8 +37,8 @@ LOOP, CONTROLLER, TRANSPORT, WAITING = "loop", "controller", "transport", "waiti
 """What a process does besides: cells of no node."""
 FORWARD, BACKWARD, UPDATE, QUEUE = "forward", "backward", "update", "queue "
 """What is done at a node. Queues are told apart by their direction: "queue forward"."""
-REHEARSE, LAYOUT, PAYLOADS = "rehearse", "layout", "payloads"
-"""What is done for a wave before nodes compute: cells of no node."""
+REHEARSE, LAYOUT, PAYLOADS, CHECK = "rehearse", "layout", "payloads", "check"
+"""What is done for a wave before nodes compute, and before gradients are applied: cells of no node."""
 
 Key = tuple[str, str]
 """A node (or "") and what is done."""
@@ -181,16 +181,10 @@ class Meter:
         return timed
 
     def batches(self, cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A node's ``forward`` or ``backward``, as a section that also counts messages and rows.
-
-        In a rehearsal it computes nothing, and is part of it.
-        """
+        """A node's ``forward`` or ``backward``, as a section that also counts messages and rows."""
         enter, leave, more = self.enter, self.leave, self.costs.batch
-        rehearsing = self.cell("", REHEARSE)
 
         def timed(port: int, messages: Messages) -> Any:
-            if self.now is rehearsing:
-                return function(port, messages)
             count = messages.states.columns.shape[1]
             cell.messages += count
             cell.rows += count if messages.offsets is None else int(messages.offsets[-1])

@@ -13,6 +13,7 @@ from typing import Any
 from ampnet.profile.kernels import Watching, kernels_of
 from ampnet.profile.meter import (
     BACKWARD,
+    CHECK,
     CONTROLLER,
     FORWARD,
     LAYOUT,
@@ -157,9 +158,11 @@ class ProcessProfile:
     rehearsing: float
     """In finding out how instances go through the graph, once for each that is not like one before."""
     layout: float
-    """In laying out waves: which rows there are, and who reads which."""
+    """In beginning waves: which instances, which rows there are and who reads which, memory."""
     payloads: float
-    """In putting together the payloads of the instances of a wave."""
+    """In putting together the payloads of the instances of a wave, and looking whether they are finite."""
+    checking: float
+    """In looking whether the gradients of waves are finite, before they are applied."""
     merging: float
     """In taking batches from queues and putting together what waited there."""
     loop: float
@@ -193,7 +196,7 @@ class Profile:
 
     @property
     def waves(self) -> bool:
-        """Whether whole instances were computed at once, and not message by message."""
+        """Whether instances were computed in waves, and not message by message."""
         return any(process.layout for process in self.processes)
 
     def to_json(self) -> dict[str, Any]:
@@ -255,6 +258,7 @@ def process_of(record: Record, nodes: Iterable[NodeProfile]) -> ProcessProfile:
         spent.get(REHEARSE, 0.0),
         spent.get(LAYOUT, 0.0),
         spent.get(PAYLOADS, 0.0),
+        spent.get(CHECK, 0.0),
         spent.get(QUEUE, 0.0),
         spent.get(LOOP, 0.0),
         spent.get(TRANSPORT, 0.0),

@@ -21,7 +21,7 @@ SORTS: dict[str, Callable[[NodeProfile], float]] = {
 _NODES = ("node", "kind", "direction", "calls", "msgs", "rows", "us/call", "kernels", "bookk.", "watched", "ops")
 _QUEUES = ("merge", "waits")
 _MORE = ("MB", "us/inst", "share")
-_WAVES = ("rehearse", "layout", "payloads")
+_WAVES = ("rehearse", "layout", "payloads", "check")
 
 
 def table(profile: Profile, *, top: int | None = None, sort: str = "time") -> str:
@@ -93,7 +93,8 @@ def _line(node: NodeProfile, instances: int, queues: bool) -> list[str]:
 
 def _process(process: ProcessProfile, waves: bool, queues: bool) -> list[str]:
     parts = [process.nodes, process.updates, process.kernels]
-    parts += [process.rehearsing, process.layout, process.payloads] * waves + [process.merging] * queues
+    parts += [process.rehearsing, process.layout, process.payloads, process.checking] * waves
+    parts += [process.merging] * queues
     parts += [process.loop, process.transport, process.controller, process.waiting, process.timers]
     return [process.name, f"{process.seconds:.2f}", *(f"{part / process.seconds:.1%}" for part in parts)]
 

@@ -296,8 +296,11 @@ class Player:
         """Which version of the weights an operation sees. Between passages that are played one by one it is the same
         for all operations of a node."""
         if not self.schedule.one_by_one or self._traced:
+            kernel = passage.kernels[op.site.number]
+            first = kernel.whole.operations[0].versions
             for site in op.site.trained:
-                op.versions[site.number] = _updater(site).seen_version()
+                hoisted = isinstance(kernel, TrainedKernel) and kernel.hoisted and not op.first
+                op.versions[site.number] = first[site.number] if hoisted else _updater(site).seen_version()
         elif op.first:
             for site in op.site.trained:
                 passage.seen.setdefault(site.name, _updater(site).seen_version())
