@@ -25,8 +25,8 @@ from ampnet.nodes.transform import Residuals, Transform
 from ampnet.profile import SEVERAL, Profile, hooks, meter, profile, table
 from ampnet.profile.kernels import Watching, fit, kernels_of
 from ampnet.profile.meter import Cell, Costs, Meter, Watch
-from ampnet.runtime.runtime import Runtime
 from ampnet.reference.schedule import Lane
+from ampnet.runtime.runtime import Runtime
 from ampnet.state import States
 from ampnet.testing import assert_at_rest
 from tests.pages import ROOT, run_page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -18,7 +19,8 @@ from ampnet import Graph, Inline, Instance, Stream, Update
 from ampnet.data.list_reduction import Sequences, buckets, generate
 from ampnet.errors import NodeError, PairingError, StallError
 from ampnet.events.check import assert_kept
-from ampnet.events.log import Backward, EventLog, Pump, Retire, Updated, without_time
+from ampnet.events.log import Backward, EventLog, Played, Pump, Retire, Updated, without_time
+from ampnet.events.staleness import staleness_of
 from ampnet.message import Messages
 from ampnet.models import by_hand as rnn
 from ampnet.nodes import Direction
@@ -60,12 +62,35 @@ def digest(graph: Graph) -> str:
 def test_p1_every_forward_message_gets_exactly_one_backward(schedule: str) -> None:
     log = EventLog()
     with Inline(
-        build(), update=Update(ADAM, 7), max_active_keys=5, schedule=schedule, seed=3, max_batch=3, listeners=[log]
+        build(),
+        update=Update(ADAM, 7),
+        max_active_keys=5,
+        schedule=schedule,
+        seed=3,
+        max_batch=3,
+        waves=False,
+        listeners=[log],
     ) as runtime:
         runtime.run([Stream(instances(), True), Stream(instances(), False, "valid")], together=True)
     assert_kept(log)
     sent = sum(len(s) for e in log if isinstance(e, Pump) and e.train for _, s in e.sent)
     assert sent == sum(len(f) for i in instances() for f in i.feeds.values())
+
+
+@pytest.mark.parametrize("schedule", ["sweep", "backward-first", "fifo", "random"])
+def test_p1_every_forward_operation_of_a_wave_gets_exactly_one_backward(schedule: str) -> None:
+    log = EventLog()
+    how: dict[str, Any] = {"max_active_keys": 5, "wave_size": 2, "schedule": schedule, "seed": 3}
+    with Inline(build(), update=Update(ADAM, 7), listeners=[log], **how) as runtime:
+        runtime.run([Stream(instances(), True), Stream(instances(), False, "valid")], together=True)
+        assert runtime.stats().in_flight == (1 if schedule == "backward-first" else 5)
+    assert_kept(log)
+    forward, backward = (
+        Counter((e.wave, o.node, o.port, o.round) for e in log if isinstance(e, Played) and e.train
+                for o in e.operations() if o.direction == direction and (o.wanted or direction))
+        for direction in (0, 1)
+    )  # fmt: skip
+    assert forward == backward and set(forward.values()) == {1}
 
 
 def test_p1_an_answer_sent_twice_or_to_the_wrong_message_is_named() -> None:
@@ -100,35 +125,34 @@ def test_p3_two_hundred_random_schedules_and_batch_limits_give_the_same_gradient
     given_instances = instances()
     for seed in range(200):
         rng = np.random.default_rng(seed)
-        got = graph_gradients(
-            graph,
-            given_instances,
-            schedule="random",
-            seed=seed,
-            max_active_keys=int(rng.integers(1, 25)),
-            max_batch=[None, 1, 2, 3, 7][seed % 5],
-        )
+        size = [None, 1, 2, 3, 7][seed // 2 % 5]
+        how: dict[str, Any] = {"wave_size": size} if seed % 2 else {"max_batch": size, "waves": False}
+        keys = int(rng.integers(1, 25))
+        got = graph_gradients(graph, given_instances, schedule="random", seed=seed, max_active_keys=keys, **how)
         assert_close(got, want, 1e-10)
 
 
-@pytest.mark.parametrize("max_batch", [None, 1, 2, 5])
+@pytest.mark.parametrize("size", [None, 1, 2, 5])
 @pytest.mark.parametrize("schedule", ["sweep", "backward-first", "fifo"])
-def test_p3_named_schedules_give_the_same_gradients(schedule: str, max_batch: int | None) -> None:
+def test_p3_named_schedules_give_the_same_gradients(schedule: str, size: int | None) -> None:
     graph = build()
-    assert_gradients(graph, instances(), losses(graph), schedule=schedule, max_batch=max_batch, max_active_keys=6)
+    for how in ({"wave_size": size}, {"max_batch": size, "waves": False}):
+        assert_gradients(graph, instances(), losses(graph), schedule=schedule, max_active_keys=6, **how)
 
 
 # P4 determinism
 
 
-def run_logged(seed: int, schedule: str = "random") -> tuple[str, list[dict[str, Any]]]:
+def run_logged(seed: int, waves: bool) -> tuple[str, list[dict[str, Any]]]:
     graph, log = build(), EventLog()
     with Inline(
         graph,
         update=Update(ADAM, 3),
         max_active_keys=4,
-        schedule=schedule,
+        wave_size=1,
+        schedule="random",
         seed=seed,
+        waves=waves,
         listeners=[log],
         clock=TickClock(),
     ) as runtime:
@@ -136,8 +160,9 @@ def run_logged(seed: int, schedule: str = "random") -> tuple[str, list[dict[str,
     return digest(graph), without_time(log)
 
 
-def test_p4_the_same_seed_gives_the_same_log_and_weights_and_another_does_not() -> None:
-    first, again, other = run_logged(1), run_logged(1), run_logged(2)
+@pytest.mark.parametrize("waves", [True, False])
+def test_p4_the_same_seed_gives_the_same_log_and_weights_and_another_does_not(waves: bool) -> None:
+    first, again, other = run_logged(1, waves), run_logged(1, waves), run_logged(2, waves)
     assert first == again
     assert first[0] != other[0] and first[1] != other[1]
 
@@ -146,11 +171,23 @@ def test_p4_the_same_seed_gives_the_same_log_and_weights_and_another_does_not() 
 
 
 def test_p5_a_leak_is_seen_by_name() -> None:
-    runtime = Inline(build())
+    runtime = Inline(build(), waves=False)
+    assert runtime.worker is not None
     runtime.worker.deliver(
         runtime._wiring.forward[next(iter(runtime._wiring.forward))], Direction.FORWARD, _one_message()
     )
     with pytest.raises(AssertionError, match="queue of embedding forward port 0"):
+        assert_at_rest(runtime)
+    runtime.close()
+    assert_at_rest(runtime)
+    runtime = Inline(build(), schedule="fifo", max_active_keys=2, wave_size=1)
+    runtime.controller.begin([Stream(instances())], together=False, barrier=False)
+    runtime.controller.pump()
+    with pytest.raises(AssertionError, match="instances staged"):
+        assert_at_rest(runtime)
+    with torch.no_grad():
+        runtime._turn()
+    with pytest.raises(AssertionError, match="passages"):
         assert_at_rest(runtime)
     runtime.close()
     assert_at_rest(runtime)
@@ -181,7 +218,8 @@ def test_p6_never_too_many_in_flight_and_never_an_idle_pump(keys: int, seed: int
     assert most == min(keys, len(GROUPS) * (1 if barrier else 2)) and in_flight == 0
 
 
-def test_p6_timeline_of_pumps_with_two_places() -> None:
+@pytest.mark.parametrize("waves", [True, False])
+def test_p6_timeline_of_pumps_with_two_places(waves: bool) -> None:
     """Lengths 2, 5, 2: the third instance is pumped when the first (not the second) retires.
 
     place 1   [0 ....][2 ....]
@@ -189,7 +227,8 @@ def test_p6_timeline_of_pumps_with_two_places() -> None:
     """
     data = Sequences(np.full((3, 10), 3), np.array([2, 5, 2]), np.array([1, 2, 3]))
     log = EventLog()
-    with Inline(rnn.build(HIDDEN, 0), max_active_keys=2, listeners=[log]) as runtime:
+    how: dict[str, Any] = {"schedule": "fifo", "wave_size": 1} if waves else {"waves": False}
+    with Inline(rnn.build(HIDDEN, 0), max_active_keys=2, listeners=[log], **how) as runtime:
         runtime.train(rnn.instance(data, np.array([i]), HIDDEN) for i in range(3))
     steps = [(type(e).__name__, e.instances) for e in log if isinstance(e, Pump | Retire)]
     assert steps == [
@@ -210,26 +249,30 @@ def test_p6_timeline_of_pumps_with_two_places() -> None:
 # P7 staleness, P8 update rule: the checker over real logs; by value in tests/update
 
 
+@pytest.mark.parametrize("waves", [True, False])
 @pytest.mark.parametrize("count", ["messages", "instances"])
 @pytest.mark.parametrize("frequency", [1, 3, 10])
-def test_p7_p8_staleness_and_updates_are_honest(count: str, frequency: int) -> None:
+def test_p7_p8_staleness_and_updates_are_honest(count: str, frequency: int, waves: bool) -> None:
     log = EventLog()
     update = Update(ADAM, frequency, count)  # type: ignore[arg-type]
-    with Inline(
-        build(), update=update, max_active_keys=6, schedule="random", seed=frequency, listeners=[log]
-    ) as runtime:
+    how: dict[str, Any] = {"max_active_keys": 6, "schedule": "random", "seed": frequency, "waves": waves}
+    with Inline(build(), update=update, listeners=[log], **how) as runtime:
         runtime.run(Stream(instances(), True, f"epoch {i}") for i in range(3))
     assert_kept(log)
-    lags = [lag for e in log if isinstance(e, Backward) for lag, _ in e.lags]
-    assert max(lags) > 0
+    assert max(found.max for found in staleness_of(log).values()) > 0
+    if not waves:
+        assert max(lag for e in log if isinstance(e, Backward) for lag, _ in e.lags) > 0
     assert any(isinstance(e, Updated) and e.reason == "full" for e in log)
 
 
-def test_p7_one_instance_in_flight_is_never_stale_when_instances_are_counted() -> None:
+@pytest.mark.parametrize("waves", [True, False])
+def test_p7_one_instance_in_flight_is_never_stale_when_instances_are_counted(waves: bool) -> None:
     log = EventLog()
-    with Inline(build(), update=Update(ADAM, 1, "instances"), listeners=[log]) as runtime:
+    with Inline(build(), update=Update(ADAM, 1, "instances"), waves=waves, listeners=[log]) as runtime:
         runtime.train(instances())
-    assert {lag for e in log if isinstance(e, Backward) for lag, _ in e.lags} == {0}
+    found = staleness_of(log)
+    assert set(found) == {"embedding", "linear1", "linear2"}
+    assert all(one.max == 0 and one.messages > 0 for one in found.values())
 
 
 # P10 train beside inference
@@ -274,10 +317,10 @@ def test_p10_predictions_beside_training_are_those_of_the_frozen_model() -> None
 
 def test_p12_no_false_alarm_over_many_seeds() -> None:
     for seed in range(40):
-        with Inline(
-            build(), max_active_keys=1 + seed % 9, max_batch=1 + seed % 3, schedule="random", seed=seed
-        ) as runtime:
-            assert runtime.train(instances()[:8]).instances == 8
+        size = 1 + seed % 3
+        for how in ({"wave_size": size}, {"max_batch": size, "waves": False}):
+            with Inline(build(), max_active_keys=1 + seed % 9, schedule="random", seed=seed, **how) as runtime:
+                assert runtime.train(instances()[:8]).instances == 8
 
 
 def test_p12_a_lost_message_is_named() -> None:

@@ -103,11 +103,12 @@ def test_a_skipped_instance_leaves_no_nan_however_it_is_batched(way: str, max_ba
     labels = {"label": feed(torch.zeros(children, 2), child=np.arange(children))}
     instances = [Instance({"x": feed(NAN if i % 3 == 1 else torch.ones(1, 2), child=0)} | labels) for i in range(9)]
     for seed in range(5):
-        how: dict[str, Any] = {"max_active_keys": 5, "max_batch": max_batch, "schedule": "random", "seed": seed}
-        with Inline(graph, update=Update(SGD, 2), **how) as runtime:
-            stats = runtime.train(instances)
-        assert stats.skipped == 3 * children
-        assert all(bool(torch.isfinite(p).all()) for p in graph.module().parameters())
+        for waves in (True, False) if max_batch is None else (False,):
+            how: dict[str, Any] = {"max_active_keys": 5, "schedule": "random", "seed": seed, "waves": waves}
+            with Inline(graph, update=Update(SGD, 2), max_batch=max_batch, **how) as runtime:
+                stats = runtime.train(instances)
+            assert stats.skipped == 3 * children
+            assert all(bool(torch.isfinite(p).all()) for p in graph.module().parameters())
 
 
 def test_each_metric_is_divided_by_its_own_rows() -> None:
@@ -139,7 +140,7 @@ def test_a_batch_handed_on_stops_where_the_counter_fills() -> None:
     )
     log = EventLog()
     with Inline(
-        graph, update=Update(SGD, 3), max_active_keys=4, enough_rows=1, max_batch=2, listeners=[log]
+        graph, update=Update(SGD, 3), max_active_keys=4, enough_rows=1, max_batch=2, waves=False, listeners=[log]
     ) as runtime:
         runtime.train([one(torch.randn(1, 2), child=0) for _ in range(12)])
     assert_kept(log)
@@ -326,11 +327,12 @@ def test_feeds_say_what_is_wrong_with_them() -> None:
 def test_errors_among_several_in_flight_name_input_and_instances() -> None:
     """Once, rows of two widths that met gave an error without a name."""
     graph = line(("relu", Relu()))
-    with Inline(graph, max_active_keys=2) as runtime:
-        with pytest.raises(DataError, match=r"stream 'train', input 'x', instances 0 to 1: payload rows of \(2,\)"):
-            runtime.train([one(torch.ones(1, 2)), one(torch.ones(1, 3))])
-        with pytest.raises(DataError, match=r"fields \(instance, t\); the graph declares \(instance\)"):
-            runtime.train([one(torch.ones(1, 2), t=1)])
+    for waves, where in ((True, "instance 1"), (False, "instances 0 to 1")):
+        with Inline(graph, max_active_keys=2, waves=waves) as runtime:
+            with pytest.raises(DataError, match=rf"input 'x', {where}: payload rows of \(2,\).* and of \(3,\)"):
+                runtime.train([one(torch.ones(1, 2)), one(torch.ones(1, 3))])
+            with pytest.raises(DataError, match=r"fields \(instance, t\); the graph declares \(instance\)"):
+                runtime.train([one(torch.ones(1, 2), t=1)])
 
 
 def test_a_group_costs_the_same_however_many_others_wait() -> None:

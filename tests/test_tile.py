@@ -79,7 +79,8 @@ def trained(graph: Graph, data: list[Instance], **settings: Any) -> dict[str, Te
     activation=st.sampled_from([None, "relu", "tanh", "sigmoid"]),
     bias=st.booleans(),
     schedule=st.sampled_from(["sweep", "random", "backward-first", "fifo"]),
-    max_batch=st.sampled_from([None, 1, 2, 5]),
+    size=st.sampled_from([None, 1, 2, 5]),
+    waves=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_gradients_are_those_of_the_whole_and_of_autograd(
@@ -90,14 +91,16 @@ def test_gradients_are_those_of_the_whole_and_of_autograd(
     activation: Any,
     bias: bool,
     schedule: str,
-    max_batch: int | None,
+    size: int | None,
+    waves: bool,
     seed: int,
 ) -> None:
     n = min(n, outputs if by == "outputs" else inputs)
     data = rows(outputs)
     whole, tiled = (chain(inputs, outputs, activation=activation, bias=bias, seed=seed) for _ in range(2))
     assert tile(tiled, "fc", n, by=by) == [f"fc~{i + 1}" for i in range(n)]
-    settings: dict[str, Any] = {"schedule": schedule, "max_batch": max_batch, "seed": seed, "max_active_keys": 4}
+    settings: dict[str, Any] = {"schedule": schedule, "seed": seed, "max_active_keys": 4, "waves": waves}
+    settings["wave_size" if waves else "max_batch"] = size
     got = graph_gradients(tiled, instances(data), **settings)
     assert list(got) == list(graph_gradients(whole, instances(data)))
     assert_close(got, graph_gradients(whole, instances(data)))
@@ -169,8 +172,9 @@ def test_a_cast_of_the_model_itself_is_seen_by_the_next_runtime(by: By) -> None:
     assert_close(trained(graph, data), trained(whole, data))
 
 
+@pytest.mark.parametrize("how", [{"max_batch": 2, "waves": False}, {"wave_size": 2}], ids=["messages", "waves"])
 @ways
-def test_a_linear_with_several_sites(by: By) -> None:
+def test_a_linear_with_several_sites(by: By, how: dict[str, Any]) -> None:
     def twice() -> Graph:
         torch.manual_seed(2)
         graph = Graph("twice")
@@ -187,12 +191,13 @@ def test_a_linear_with_several_sites(by: By) -> None:
     graph = twice()
     assert tile(graph, "fc", 2, by=by) == ["fc~1", "fc~2"]
     assert list(graph.nodes)[:6] == ["fc_spread", "fc_spread2", "fc~1", "fc~2", "fc_together", "fc_together2"]
-    got = graph_gradients(graph, data, schedule="random", max_active_keys=4, max_batch=2)
+    got = graph_gradients(graph, data, schedule="random", max_active_keys=4, **how)
     assert_close(got, graph_gradients(twice(), data))
 
 
+@pytest.mark.parametrize("how", [{"max_batch": 2, "waves": False}, {"wave_size": 2}], ids=["messages", "waves"])
 @ways
-def test_a_linear_in_a_loop(by: By) -> None:
+def test_a_linear_in_a_loop(by: By, how: dict[str, Any]) -> None:
     def loop() -> Graph:
         torch.manual_seed(3)
         graph = Graph("loop")
@@ -211,7 +216,7 @@ def test_a_linear_in_a_loop(by: By) -> None:
     data = [Instance({"x": feed(x, messages=1, t=0), "label": feed(y, messages=1)}) for x, y in rows(3)]
     graph, whole = loop(), loop()
     tile(graph, "fc", 3, by=by)
-    got = graph_gradients(graph, data, schedule="random", seed=4, max_active_keys=5, max_batch=2)
+    got = graph_gradients(graph, data, schedule="random", seed=4, max_active_keys=5, **how)
     assert_close(got, graph_gradients(whole, data, max_active_keys=5))
     with Inline(graph) as one, Inline(whole) as other:
         assert one.infer(data).loss == pytest.approx(other.infer(data).loss, abs=1e-12)

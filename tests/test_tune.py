@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from ampnet.errors import DataError, NodeError
 from ampnet.events.log import Listener
 from ampnet.experiments.list_reduction import Settings
 from ampnet.nodes import Linear, Loss
+from ampnet.testing import TickClock
 from ampnet.tune import Suggestion, Trial, choose, suggest
 
 
@@ -37,10 +39,17 @@ def some(count: int) -> list[Instance]:
     return [Instance({"x": feed(x, messages=1), "label": feed(x, messages=1)}) for _ in range(count)]
 
 
-def inline(graph: Graph, number: int, listeners: Sequence[Listener], rate: float = 1e-3) -> Inline:
+def inline(graph: Graph, number: int, listeners: Sequence[Listener], rate: float = 1e-3, **more: Any) -> Inline:
     """By messages, and an update for each of them, so that what is in flight is stale."""
     update = Update(partial(torch.optim.SGD, lr=rate), 1, "messages")
-    return Inline(graph, update=update, max_active_keys=number, listeners=listeners, waves=False)
+    settings = {"waves": False, **more}
+    return Inline(graph, update=update, max_active_keys=number, listeners=listeners, **settings)
+
+
+waves = partial(inline, waves=True)
+"""In waves that are played one after the other."""
+turns = partial(inline, waves=True, schedule="fifo", wave_size=1)
+"""In waves that take turns: they are stale."""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +57,7 @@ def inline(graph: Graph, number: int, listeners: Sequence[Listener], rate: float
     [
         ({1: (100, 0)}, 1),
         ({1: (10, 0), 4: (80, 1), 16: (100, 3)}, 16),  # 80 % are not enough
-        ({1: (10, 0), 4: (91, 1), 16: (100, 3)}, 4),  # 91 % are
+        ({1: (10, 0), 4: (96, 1), 16: (100, 3)}, 4),  # 96 % are
         ({1: (10, 0), 4: (60, 1), 16: (100, 5)}, 4),  # the fastest is too stale: what is 60 % of it is the best now
         ({1: (10, 5), 4: (60, 9)}, 1),  # all are: the least
         ({1: (100, 0), 4: (90, 0), 16: (80, 0)}, 1),
@@ -56,6 +65,11 @@ def inline(graph: Graph, number: int, listeners: Sequence[Listener], rate: float
 )
 def test_the_smallest_that_is_fast_enough_and_not_too_stale(found: dict[int, tuple[float, float]], chosen: int) -> None:
     assert choose([Trial(number, rate, lag, 9) for number, (rate, lag) in found.items()]) == chosen
+
+
+def test_where_nothing_can_be_stale_the_fastest_is_chosen() -> None:
+    trials = [Trial(1, 10, 5.0), Trial(4, 60, 6.0), Trial(16, 100, 7.0)]
+    assert (choose(trials), choose(trials, stalest=None)) == (1, 16)
 
 
 @pytest.mark.parametrize(
@@ -70,32 +84,52 @@ def test_the_smallest_that_is_fast_enough_and_not_too_stale(found: dict[int, tup
 def test_it_ends_when_more_is_no_use(
     found: dict[int, tuple[float, float]], tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def trial(graph: Graph, instances: object, make: object, number: int, *args: object) -> Trial:
-        return Trial(number, *found[number], 9)
+    def trial(graph: Graph, instances: object, make: object, number: int, *args: object) -> tuple[Trial, str, bool]:
+        return Trial(number, *found[number], 9), "waves", True
 
     monkeypatch.setattr(tune, "_try", trial)
     result = suggest(small(), some(300), inline)
     assert [one.in_flight for one in result.trials] == list(found)[:tried]
 
 
-def test_a_graph_that_was_tried_is_as_it_was() -> None:
+@pytest.mark.parametrize("make", [inline, waves, turns])
+def test_a_graph_that_was_tried_is_as_it_was(make: tune.Make) -> None:
     graph, instances = small(), some(20)
     random = torch.get_rng_state()
     before = copy.deepcopy([*graph.parameterised()["linear"].updater.weights])
-    found = suggest(graph, instances, inline, seconds=0.1, stalest=99)
+    found = suggest(graph, instances, make, seconds=0.1, stalest=99)
     assert [trial.in_flight for trial in found.trials][:2] == [1, 4]
     assert max(trial.in_flight for trial in found.trials) <= 16  # there are 20 instances
     assert all(trial.rate > 0 for trial in found.trials)
-    assert found.trials[0].staleness == 0 < found.trials[1].staleness <= found.trials[1].stalest
     after = graph.parameterised()["linear"].updater.weights
     assert all(map(torch.equal, before, after))
     assert graph.parameterised()["linear"].updater.version == 0
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_no_staleness_is_one_in_flight() -> None:
-    found = suggest(small(), some(20), inline, seconds=0.1, stalest=0)
-    assert (found.in_flight, len(found.trials)) == (1, 2)
+@pytest.mark.parametrize(("make", "engine"), [(inline, "messages"), (turns, "waves")])
+def test_what_interleaves_is_bounded_by_its_staleness(make: tune.Make, engine: str) -> None:
+    found = suggest(small(), some(20), make, seconds=0.1, stalest=0)
+    assert (found.in_flight, len(found.trials), found.bound, found.engine) == (1, 2, 0, engine)
+    assert found.trials[0].staleness == 0 < found.trials[1].staleness <= found.trials[1].stalest
+    assert "too stale" in str(found)
+
+
+def test_waves_played_one_after_the_other_are_bounded_by_nothing() -> None:
+    """With so many in flight a wave has as many instances; the bound of 0 does not count."""
+    found = suggest(small(), some(70), waves, numbers=(1, 4, 16, 64), seconds=0.2, stalest=0)
+    assert (found.bound, found.engine) == (None, "waves")
+    assert found.in_flight > 1
+    assert all(trial.staleness == 0 < trial.waves for trial in found.trials)
+    assert 0.9 <= found.trials[0].wave_size <= 1 < found.trials[1].wave_size <= 4
+    assert "too stale" not in str(found)
+
+
+def test_the_same_readings_of_the_clock_give_the_same_suggestion() -> None:
+    """A clock that moves on by a second at every look: each stretch is of as many instances in every call."""
+    found = [suggest(small(), some(20), waves, seconds=40.0, clock=TickClock()) for _ in range(2)]
+    assert found[0] == found[1]
+    assert str(found[0]) == str(found[1])
 
 
 def test_fewer_instances_than_the_least_number_and_none() -> None:
@@ -117,12 +151,24 @@ def test_a_number_that_the_training_does_not_bear_ends_it() -> None:
 
 def test_the_table() -> None:
     trials = (Trial(1, 1234.5, 0.0, 0), Trial(4, 5678.9, 1.25, 3), Trial(16, 6000.0, 7.5, 9))
-    assert str(Suggestion(4, trials, 0.9, 4.0)).splitlines() == [
+    assert str(Suggestion(4, trials, 0.9, 4.0, "messages")).splitlines() == [
         "in flight  records/s  of the best  staleness",
         "        1      1,234          22%        0.0",
         "        4      5,679         100%        1.2  <- chosen",
         "       16      6,000         106%        7.5  too stale",
-        "max_active_keys: 4, the smallest number with 90% of the best throughput and a mean staleness of at most 4",
+        "max_active_keys: 4, the smallest number with 90% of the best throughput and a mean staleness of at most 4; "
+        "measured in messages",
+    ]
+
+
+def test_the_table_of_waves() -> None:
+    trials = (Trial(1, 1234.5, 0.0, 0, 900, 1.0), Trial(16, 6000.0, 0.0, 0, 90, 15.25))
+    assert str(Suggestion(16, trials, 0.95, None)).splitlines() == [
+        "in flight  instances/wave  records/s  of the best  staleness",
+        "        1             1.0      1,234          21%        0.0",
+        "       16            15.2      6,000         100%        0.0  <- chosen",
+        "max_active_keys: 16, the smallest number with 95% of the best throughput; measured in waves, played one after "
+        "the other: nothing is stale",
     ]
 
 
@@ -147,7 +193,8 @@ def test_on_the_command_line(
 
     chosen, tuned = losses("auto")
     out = capsys.readouterr().out
-    assert out.splitlines()[0] == "in flight  records/s  of the best  staleness"
+    assert out.splitlines()[0] == "in flight  instances/wave  records/s  of the best  staleness"
+    assert "measured in waves, played one after the other" in out
     assert f"max_active_keys: {chosen}, the smallest number" in out
     assert losses(str(chosen)) == (chosen, tuned)
     capsys.readouterr()

@@ -1,15 +1,19 @@
-"""Tune: how many instances to have in flight, found out by trying.
+"""Tune: how many instances to have in flight, found by trying several numbers.
 
-More in flight is more to put together, so a run is faster, up to a point; and it is staler, for every gradient is then
-about weights of longer ago. So each number is tried for a moment, on a copy of the graph:
+More instances in flight travel in larger waves, and more rows are computed by one call, so a run gets faster up to a
+point. Each number is tried for a moment, on a copy of the graph, with the runtime that will train it:
 
-    in flight    1      4      16      64      256
-    records/s    ▂▂     ▅▅     ▇▇      ▇▇      ▇▇
-    staleness    0      0.4    1.9     7.8     31
-                               ^ the smallest that is nearly as fast as the fastest, of those that are not too stale
+    in flight         1      4      16      64      256
+    instances/wave    1      4      16      20       20      an update waits for 20
+    records/s         ▂▂     ▅▅     ▇▇      ██       ██
+                                            ^ the smallest that is as fast as the fastest
 
-Numbers rise, so it ends at the first that is too stale, or when two in a row were no faster than one before. How fast
-a number is, is its best of some stretches: whoever else is on the machine only makes it slower.
+Where waves are played one after the other, no gradient is stale, whatever the number. Where they interleave (another
+schedule, or message passing), more in flight also means staler gradients: then numbers with a mean staleness above a
+bound are left out, and the fastest of the others counts.
+
+Numbers rise, so it ends at the first that is too stale, or when two in a row were no faster than one before. The rate
+of a number is its best of several stretches: other programs on the machine only make it slower.
 """
 
 from __future__ import annotations
@@ -28,16 +32,17 @@ from ampnet.events.staleness import StalenessMeter
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
 from ampnet.runtime.runtime import Runtime
+from ampnet.wave.schedule import WAVE_SCHEDULES
 
 NUMBERS = (1, 4, 16, 64, 256)
-"""That are tried."""
-ENOUGH = 0.9
-"""Part of the best throughput that is as good as it."""
+"""Instances in flight that are tried."""
+ENOUGH = 0.95
+"""A number is as fast as the fastest if it has this part of its rate: the rest is noise."""
 STALEST = 4.0
-"""Updates between forward and backward, on average, that are not too many."""
+"""Largest mean staleness allowed, in updates between forward and backward."""
 _STRETCHES = 3
 _FASTER = 1.05
-"""From here on a number is faster than another."""
+"""A number is faster than another from this ratio on."""
 
 Make = Callable[[Graph, int, Sequence[Listener]], Runtime]
 """A runtime on a graph, with so many instances in flight and these listeners."""
@@ -45,16 +50,20 @@ Make = Callable[[Graph, int, Sequence[Listener]], Runtime]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One number, tried."""
+    """What was measured with one number of instances in flight."""
 
     in_flight: int
     """Instances in flight at most."""
     rate: float
     """Records a second, in the best stretch."""
-    staleness: float
+    staleness: float = 0.0
     """Updates of a node between the forward and the backward of a message, on average; 0 where nothing is updated."""
-    stalest: int
-    """The most of them."""
+    stalest: int = 0
+    """The largest staleness of a message."""
+    waves: int = 0
+    """Waves played; 0 where messages were passed."""
+    wave_size: float = 0.0
+    """Instances of a wave, on average; 0 where messages were passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +73,35 @@ class Suggestion:
     in_flight: int
     """How many instances to have in flight."""
     trials: tuple[Trial, ...]
-    """In rising order."""
-    enough: float
-    """Part of the best throughput that was asked for."""
-    bound: float
-    """Staleness that was allowed."""
+    """In rising order of instances in flight."""
+    enough: float = ENOUGH
+    """Part of the fastest rate that counts as equal to it."""
+    bound: float | None = STALEST
+    """Largest mean staleness that was allowed; None: waves were played one after the other, so nothing is stale."""
+    engine: str = "waves"
+    """What was measured: "waves" or "messages"."""
 
     def __str__(self) -> str:
         """A table of the trials, and what was chosen."""
-        best = max(trial.rate for trial in self._allowed())
-        lines = [f"{'in flight':>9}  {'records/s':>9}  {'of the best':>11}  {'staleness':>9}"]
+        best = max(trial.rate for trial in _allowed(self.trials, self.bound))
+        waves = self.engine == "waves"
+        lines = ["in flight  " + "instances/wave  " * waves + "records/s  of the best  staleness"]
         for trial in self.trials:
             note = "  <- chosen" if trial.in_flight == self.in_flight else ""
-            note = note or ("  too stale" if trial.staleness > self.bound else "")
+            if self.bound is not None and trial.staleness > self.bound:
+                note = note or "  too stale"
+            size = f"{trial.wave_size:>14,.1f}  " if waves else ""
             part = trial.rate / best
-            lines.append(f"{trial.in_flight:>9,}  {trial.rate:>9,.0f}  {part:>11.0%}  {trial.staleness:>9.1f}{note}")
+            lines.append(
+                f"{trial.in_flight:>9,}  {size}{trial.rate:>9,.0f}  {part:>11.0%}  {trial.staleness:>9.1f}{note}"
+            )
         lines.append(
-            f"max_active_keys: {self.in_flight}, the smallest number with {self.enough:.0%} of the best throughput "
-            f"and a mean staleness of at most {self.bound:g}"
+            f"max_active_keys: {self.in_flight}, the smallest number with {self.enough:.0%} of the best throughput"
+            + ("" if self.bound is None else f" and a mean staleness of at most {self.bound:g}")
+            + f"; measured in {self.engine}"
+            + (", played one after the other: nothing is stale" if self.bound is None else "")
         )
         return "\n".join(lines)
-
-    def _allowed(self) -> Sequence[Trial]:
-        return _allowed(self.trials, self.bound)
 
 
 def suggest(
@@ -102,40 +117,46 @@ def suggest(
 ) -> Suggestion:
     """Train copies of a graph on some instances, ``seconds`` for each number, and say how many to have in flight.
 
-    The graph itself, its weights, and torch's random numbers stay as they are. No more instances are asked for than the
-    highest number, and none is tried that there are not instances enough for.
+    The graph itself, its weights, and torch's random numbers stay as they are. At most ``max(numbers)`` instances are
+    read, and no number is tried that is larger than that. All times are read off ``clock``, so that the same clock
+    readings give the same suggestion. ``stalest`` is looked at only where waves interleave or messages are passed.
     """
     some = list(itertools.islice(instances, max(numbers)))
     if not some:
         raise DataError("there is no instance to try")
     trials: list[Trial] = []
-    for number in sorted(n for n in numbers if n <= len(some)) or [len(some)]:
+    bound: float | None = stalest
+    engine = ""
+    for number in sorted({n for n in numbers if n <= len(some)}) or [len(some)]:
         try:
-            trials.append(_try(graph, some, make, number, seconds, clock))
+            trial, engine, interleaved = _try(graph, some, make, number, seconds, clock)
         except NodeError as error:
             if not trials or not isinstance(error.__cause__, LossError):
                 raise
-            break  # so many are more than the training bears
-        if _is_over(trials, stalest):
+            break  # the training does not bear so many
+        bound = stalest if interleaved else None
+        trials.append(trial)
+        if _is_over(trials, bound):
             break
-    return Suggestion(choose(trials, enough, stalest), tuple(trials), enough, stalest)
+    return Suggestion(choose(trials, enough, bound), tuple(trials), enough, bound, engine)
 
 
-def choose(trials: Sequence[Trial], enough: float = ENOUGH, stalest: float = STALEST) -> int:
-    """The smallest number that is fast enough, of those that are not too stale; the least where all are."""
+def choose(trials: Sequence[Trial], enough: float = ENOUGH, stalest: float | None = STALEST) -> int:
+    """The smallest number that is as fast as the fastest, of those that are not too stale; the smallest of all where
+    every one is. ``stalest`` None: staleness does not count."""
     allowed = _allowed(trials, stalest)
     best = max(trial.rate for trial in allowed)
     return min(trial.in_flight for trial in allowed if trial.rate >= enough * best)
 
 
-def _allowed(trials: Sequence[Trial], stalest: float) -> Sequence[Trial]:
-    return [trial for trial in trials if trial.staleness <= stalest] or trials[:1]
+def _allowed(trials: Sequence[Trial], stalest: float | None) -> Sequence[Trial]:
+    return [trial for trial in trials if stalest is None or trial.staleness <= stalest] or trials[:1]
 
 
-def _is_over(trials: Sequence[Trial], stalest: float) -> bool:
+def _is_over(trials: Sequence[Trial], stalest: float | None) -> bool:
     """Whether a higher number will not be chosen."""
     *before, last = trials
-    if last.staleness > stalest:
+    if stalest is not None and last.staleness > stalest:
         return True
     best = max((trial.rate for trial in before[:-1]), default=float("inf"))
     return len(before) > 1 and max(last.rate, before[-1].rate) < _FASTER * best
@@ -143,16 +164,29 @@ def _is_over(trials: Sequence[Trial], stalest: float) -> bool:
 
 def _try(
     graph: Graph, instances: list[Instance], make: Make, number: int, seconds: float, clock: Callable[[], float]
-) -> Trial:
+) -> tuple[Trial, str, bool]:
+    """One number: what was measured, the engine that ran, and whether gradients can be stale in this process."""
     meter = StalenessMeter()
     rates = []
     with torch.random.fork_rng(devices=[]), make(copy.deepcopy(graph), number, (meter,)) as runtime:
+        if runtime.may_play:
+            runtime.rehearse(instances)
         for stretch in range(1 + _STRETCHES):
+            began = clock()
             stats = runtime.run([Stream(_until(instances, seconds / (1 + _STRETCHES), clock), True, "trial")])[0]
-            if stretch:  # whatever is slow the first time is slow in the first one
-                rates.append(stats.records / stats.seconds)
-        staleness = meter.overall()
-    return Trial(number, max(rates), staleness.mean if staleness.messages else 0.0, staleness.max)
+            if stretch:  # what is slow only the first time is in the first stretch
+                rates.append(stats.records / (clock() - began))
+        found, staleness = runtime.stats(), meter.overall()
+        schedule = WAVE_SCHEDULES[runtime.settings["schedule"]](0) if found.engine == "waves" else None
+    trial = Trial(
+        number,
+        max(rates),
+        staleness.mean if staleness.messages else 0.0,
+        staleness.max,
+        found.waves,
+        found.instances / found.waves if found.waves else 0.0,
+    )
+    return trial, found.engine, schedule is None or not schedule.one_by_one
 
 
 def _until(instances: list[Instance], seconds: float, clock: Callable[[], float]) -> Iterator[Instance]:

@@ -13,9 +13,11 @@ from ampnet.cli.report import replica_lines, report, summary, write_json
 from ampnet.events.replicas import GroupUse, ReplicaMeter, ReplicaUse
 from ampnet.events.staleness import StalenessMeter
 from ampnet.fit import EpochRecord, FitResult
+from ampnet.runtime.stats import RunStats
 from tests.events.replicated import replicated
 
 EPOCH = EpochRecord(1, 0.3, {"accuracy": 0.9}, None, {}, 100.0, None, 13.0)
+ENGINE = RunStats("waves", None, 120, 480, 3)
 RESULT = FitResult("accuracy", 0.9, 1, None, False, 1, 13.0, None, 100.0, None, 0, (EPOCH,))
 
 
@@ -74,26 +76,28 @@ def test_drifts_of_any_size(drift: float, said: str) -> None:
 
 
 def test_the_closing_line_is_followed_by_those_on_replicas() -> None:
-    plain = summary("list-reduction", "sequences", RESULT, StalenessMeter())
+    plain = summary("list-reduction", "sequences", RESULT, StalenessMeter(), ENGINE)
     assert "\n" not in plain
-    assert summary("list-reduction", "sequences", RESULT, StalenessMeter(), ReplicaMeter()) == plain
-    first, second = summary("list-reduction", "sequences", RESULT, StalenessMeter(), measured()).split("\n")
+    assert plain.endswith("; engine: waves, 120 played, at most 3 in flight")
+    assert summary("list-reduction", "sequences", RESULT, StalenessMeter(), ENGINE, ReplicaMeter()) == plain
+    first, second = summary("list-reduction", "sequences", RESULT, StalenessMeter(), ENGINE, measured()).split("\n")
     assert first == plain
     assert re.fullmatch(
         r"  replicas of cell: 2, load 50 / 50 %, staleness 0\.\d / 0\.\d, drift [\d.]+ % \(max 1 %\) over 4 "
         r"synchronisations",
         second,
     )
-    shared = summary("list-reduction", "sequences", RESULT, StalenessMeter(), measured("shared"))
+    shared = summary("list-reduction", "sequences", RESULT, StalenessMeter(), ENGINE, measured("shared"))
     assert shared.endswith("0.0 / 0.5, 4 synchronisations")
 
 
 def test_the_report_has_every_group_as_plain_data(tmp_path: Path) -> None:
-    assert report("x", RESULT, StalenessMeter(), {}, interrupted=False)["replicas"] == []
-    data = report("x", RESULT, StalenessMeter(), {}, interrupted=False, replicas=measured("shared"))
+    assert report("x", RESULT, StalenessMeter(), {}, ENGINE, interrupted=False)["replicas"] == []
+    data = report("x", RESULT, StalenessMeter(), {}, ENGINE, interrupted=False, replicas=measured("shared"))
     write_json(tmp_path / "run.json", data)
     (found,) = json.loads((tmp_path / "run.json").read_text())["replicas"]
     assert (found["group"], found["sync"], found["rounds"], found["drift_mean"]) == ("cell", "shared", 4, None)
     assert [one["node"] for one in found["replicas"]] == ["cell#1", "cell#2"]
     assert found["replicas"][0]["share"] == 0.5
     assert "drifts" not in found["replicas"][0]
+    assert data["engine"] == {"name": "waves", "reason": None, "waves": 120, "instances": 480, "in_flight": 3}

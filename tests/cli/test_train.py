@@ -19,12 +19,13 @@ from ampnet import AmpnetError, Inline, __version__
 from ampnet.cli import main, make_parser
 from ampnet.cli import train as command
 from ampnet.cli.progress import Plain
+from ampnet.cli.report import size
 from ampnet.cli.train_options import OPTIONS
 from ampnet.events.check import assert_kept
 from ampnet.events.log import read_log
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.list_reduction import Settings
-from ampnet.experiments.running import make_runtime
+from ampnet.experiments.running import make_judge, make_runtime
 from ampnet.experiments.settings import Optimizer
 from ampnet.fit import EpochRecord
 from ampnet.models.list_reduction import build
@@ -38,7 +39,8 @@ EPOCH = re.compile(
 )
 SUMMARY = re.compile(
     r"list-reduction: accuracy [01]\.\d{4}( \(target [\d.e-]+ (not )?reached\))? in \d+ epochs?, \d+\.\d s; "
-    r"train [\d,]+ sequences/s, valid [\d,]+/s; staleness \d+\.\d \(max \d+\)"
+    r"train [\d,]+ sequences/s, valid [\d,]+/s; staleness \d+\.\d \(max \d+\); "
+    r"engine: (waves, [\d,]+ played, at most \d+ in flight|messages \([^;]+\))"
 )
 
 
@@ -116,11 +118,69 @@ def test_message_by_message_gradients_are_stale(tmp_path: Path) -> None:
     def staleness(*more: str) -> float:
         assert main([*TINY, "--bucket", "10", "--quiet", "--json", str(tmp_path / "run.json"), *more]) == 0
         report = json.loads((tmp_path / "run.json").read_text())
-        assert report["settings"]["waves"] is (not more)
+        assert report["engine"]["name"] == ("messages" if "--no-waves" in more else "waves")
+        assert report["settings"]["waves"] is ("--no-waves" not in more)
         return float(report["staleness"]["mean"])
 
     assert staleness() == 0
+    assert staleness("--schedule", "backward-first", "--wave-size", "2") == 0
     assert staleness("--no-waves") > 0
+    assert staleness("--schedule", "fifo", "--wave-size", "1") > 0
+    assert staleness("--schedule", "random") > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "least", "most", "in_flight"),
+    [
+        ("", 4, 10, 1),  # an update waits for 10 buckets
+        ("--wave-size auto", 4, 10, 1),
+        ("--wave-size 4", 2, 4, 1),
+        ("--wave-size 1 --schedule fifo", 1, 1, 40),
+        ("--wave-size 1 --schedule random --max-active-keys 3", 1, 1, 3),
+        ("--schedule sweep --max-active-keys 16 --min-update-frequency 100", 3, 4, 5),  # the last of a stream is smaller
+    ],
+)
+def test_waves_are_as_large_and_as_many_as_asked(
+    options: str, least: int, most: int, in_flight: int, tmp_path: Path
+) -> None:
+    """Two epochs of buckets of at most 10 sequences; ``least``, ``most``: instances in a wave, on average."""
+    file = tmp_path / "run.json"
+    assert main([*TINY, "--bucket", "10", "--quiet", "--json", str(file), *options.split()]) == 0
+    engine = json.loads(file.read_text())["engine"]
+    assert (engine["name"], engine["reason"], engine["in_flight"]) == ("waves", None, in_flight)
+    assert engine["instances"] == pytest.approx(2 * 57, rel=0.1)
+    assert least <= engine["instances"] / engine["waves"] <= most
+
+
+def test_the_closing_line_says_why_messages_were_passed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([*TINY, "--no-waves", "--json", str(tmp_path / "run.json")]) == 0
+    assert lines(capsys)[-1].endswith("; engine: messages (waves=False)")
+    engine = json.loads((tmp_path / "run.json").read_text())["engine"]
+    assert engine == {"name": "messages", "reason": "waves=False", "waves": 0, "instances": 0, "in_flight": 0}
+
+
+def test_messages_that_nobody_asked_for_are_a_line_on_stderr() -> None:
+    """In a process of its own: here warnings are errors."""
+    argv = [sys.executable, "-m", "ampnet", *TINY, "--epochs", "1", "--max-batch", "5", "--quiet"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith("ampnet: this graph is not played in waves but run message by message")
+    assert done.stderr.count("\n") == 1
+    assert "engine: messages (max_batch" in done.stdout
+
+
+def test_the_log_tells_its_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "run.log"
+    assert main([*TINY, "--log", str(log)]) == 0
+    assert lines(capsys)[-1] == f"log: {log}, {size(log.stat().st_size)}"
+    assert main([*TINY, "--log", str(log), "--quiet"]) == 0
+    assert len(lines(capsys)) == 1
+    assert [size(n) for n in (999, 1234, 99_950, 1_234_567, 12_345_678_901)] == [
+        "999 bytes",
+        "1.2 kB",
+        "100.0 kB",
+        "1.2 MB",
+        "12.3 GB",
+    ]
 
 
 def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
@@ -160,6 +220,8 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
         ("--decay 80", "--decay: 80 is not a fraction; for 80 % give 0.8"),
         ("--no-waves --precision bfloat16", "--precision: without waves products are in float32"),
         ("--schedule swep", "--schedule: invalid choice: 'swep' (choose from"),
+        ("--wave-size 0", "--wave-size: 0 is too small; give 1 or more"),
+        ("--wave-size many", "--wave-size: 'many' is not a whole number"),
         ("--epoch 3", "unknown option --epoch; did you mean --epochs?"),
         ("--frobnicate", "unknown option --frobnicate; 'ampnet train list-reduction --help' lists"),
         ("--json {tmp}/none/run.json", "--json: there is no folder"),
@@ -227,6 +289,7 @@ def test_settings_reach_the_runtime() -> None:
             count="messages",
             schedule="fifo",
             max_batch=5,
+            waves=False,
             learning_rate=0.5,
             decay=0.25,
             optimizer="momentum",
@@ -260,6 +323,20 @@ def test_settings_reach_the_runtime() -> None:
     assert classify.policy is not None
     assert (embedding.policy.min_update_frequency, classify.policy.min_update_frequency) == (9, 3)
     assert [u.optimizer.defaults["lr"] for u in (embedding, classify) if u.optimizer] == [0.125, 0.25]
+
+
+def test_settings_of_waves_reach_the_runtime() -> None:
+    with make_runtime(build(8), Settings(wave_size=3, schedule="random", seed=7)) as runtime:
+        assert isinstance(runtime, Inline)
+        assert runtime.player is not None
+        assert (runtime.player.wave_size, type(runtime.player.schedule).__name__) == (3, "Random")
+        assert (runtime.settings["engine"], runtime.settings["wave_size"]) == ("waves", 3)
+    with make_runtime(build(8), Settings()) as runtime:
+        assert runtime.settings["schedule"] == "backward-first"
+    with make_runtime(build(8), Settings(waves=False)) as runtime:
+        assert runtime.settings["schedule"] == "sweep"
+    with make_judge(build(8), Settings(max_batch=5, waves=False, max_active_keys=7)) as judge:
+        assert judge.stats().engine == "waves"  # how it was trained is no matter
 
 
 def test_adam_is_fused_and_no_decay_is_no_schedule() -> None:
@@ -346,7 +423,8 @@ def test_an_interrupt_reports_what_was_reached(
     files = ("--json", str(report), "--log", str(log))
     assert main([*TINY, "--epochs", "50", "--target", "1", *files]) == 130
     assert signal.getsignal(signal.SIGINT) is before
-    first, last = lines(capsys)
+    first, last, size_of_log = lines(capsys)
+    assert size_of_log.startswith(f"log: {log}, ")
     assert re.fullmatch(r"interrupted after 1 epoch, \d+\.\d s", first)
     assert SUMMARY.fullmatch(last)
     data = json.loads(report.read_text())
@@ -381,7 +459,8 @@ def test_ctrl_c_ends_a_real_process_cleanly(tmp_path: Path) -> None:
         out, err = process.communicate()
     assert process.returncode == 130
     assert err == ""
-    *_, before, last = out.splitlines()
+    *_, before, last, size_of_log = out.splitlines()
+    assert size_of_log.startswith(f"log: {log}, ")
     assert before.startswith("interrupted after ")
     assert SUMMARY.fullmatch(last)
     assert json.loads(report.read_text())["interrupted"] is True

@@ -43,7 +43,9 @@ def test_a_run_with_replicas(
     out = lines(capsys)
     summary = next(i for i, line in enumerate(out) if line.startswith("list-reduction: "))
     assert SUMMARY.fullmatch(out[summary].replace("staleness -", "staleness 0.0 (max 0)"))
-    assert all(line.startswith("  replicas of ") for line in out[summary + 1 :])
+    *rest, last = out[summary + 1 :]
+    assert last.startswith(f"log: {log}, ")
+    assert all(line.startswith("  replicas of ") for line in rest)
     events = list(read_log(log))
     assert_kept(events)
     begin = next(e for e in events if isinstance(e, Begin))
@@ -51,12 +53,16 @@ def test_a_run_with_replicas(
     parts = options.partition("--replicate ")[2].split(" ")[0]
     assert set(found) == (set(parts.split(",")) if parts else {"embedding", "cell", "classify"})
     assert all(one[key] == value for one in found.values() for key, value in group.items())
-    assert len(out[summary + 1 :]) == len(found)
+    assert len(rest) == len(found)
     data = json.loads(report.read_text())
     assert {one["group"] for one in data["replicas"]} == set(found)
     count = int(options.split()[1])
     assert data["settings"]["replicas"] == count
     assert data["settings"]["workers"] == (1 if "--workers" in options else count)
+    waves = not parts  # parted over workers, or instances that leave their worker: messages
+    assert data["engine"]["name"] == begin.settings["engine"] == ("waves" if waves else "messages")
+    assert (data["engine"]["reason"] is None) == waves
+    assert (data["engine"]["instances"] > 0) == waves
     assert any(isinstance(e, Synced) for e in events)
     assert not children()
 
@@ -105,11 +111,12 @@ def test_a_bad_value_is_one_line_before_any_work(
 def test_auto_says_what_it_found_and_why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Settings] = []
     monkeypatch.setattr(command, "train", lambda job, **k: asked.append(job.settings) or 0)  # type: ignore[func-returns-value]
-    monkeypatch.setattr(command, "suggest", lambda *a, **k: Suggestion(3, 2.25e-3, 0.75e-3))
+    monkeypatch.setattr(command, "suggest", lambda *a, **k: Suggestion(3, 2.25e-3, 0.75e-3, "waves", 20.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert main([*TINY, "--replicas", "auto", "--sync", "epoch"]) == 0
     assert lines(capsys) == [
-        "replicas: 3, for 8 cores; an instance takes 2.2 ms of work and 0.8 ms of the controller's"
+        "replicas: 3, for 8 cores; an instance takes 2.25 ms of work and 0.75 ms of the controller's, measured in "
+        "waves of 20"
     ]
     assert (asked[-1].replicas, asked[-1].workers, asked[-1].sync) == (3, 3, "epoch")
     assert main([*TINY, "--replicas", "auto", "--quiet"]) == 0

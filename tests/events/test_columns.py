@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ from ampnet.errors import DataError
 from ampnet.events.columns import line_of
 from ampnet.events.log import (
     Announcer,
+    Epoch,
     Event,
     LogWriter,
     Operation,
     Played,
     Rest,
     Wave,
+    Worked,
     ended,
     from_json,
     read_log,
@@ -99,6 +102,19 @@ def test_a_log_of_waves_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert writer.size == (tmp_path / "run.jsonl").stat().st_size
     for line in (tmp_path / "run.jsonl").read_text().splitlines():
         json.loads(line)
+
+
+def test_lines_of_other_events_are_what_json_makes_of_them(tmp_path: Path) -> None:
+    odd: list[Event] = [Epoch(1.0, 'tr"ain\n', False, nan, {"a": inf}), Worked(1.0, "w", "n", 3, ((0, 2), (1, 1)), 0)]
+    events = [*interleaved("instances", 1), *odd]
+    writer = LogWriter(tmp_path / "run.jsonl")
+    for event in events:
+        writer(event)
+    writer.close()
+    lines = (tmp_path / "run.jsonl").read_text().splitlines()
+    for line, event in zip(lines, events, strict=True):
+        if not isinstance(event, Played):
+            assert line == json.dumps(to_json(event))
 
 
 def test_runs_are_compared_without_their_times() -> None:

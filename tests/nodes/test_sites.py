@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from ampnet import Graph, Inline, Instance, Update, feed
 from ampnet.errors import GraphError, PairingError
 from ampnet.events.check import assert_kept
 from ampnet.events.log import EventLog
+from ampnet.events.staleness import staleness_of
 from ampnet.message import Messages
 from ampnet.nodes import Bcast, Concat, Cond, Direction, Isu, Linear, Loss, Phi, Relu, Sink, Tanh
 from ampnet.state import States
@@ -102,18 +104,20 @@ def test_gradients_over_sites_equal_autograd(schedule: str) -> None:
     graph = twice()
     graph.validate()  # linear -> tanh -> linear is no loop: a message leaves by the site at which it came in
     losses = [loss(graph, x) for x in X]
-    assert_gradients(graph, DATA, losses, schedule=schedule, seed=2, max_active_keys=5, max_batch=2)
+    assert_gradients(graph, DATA, losses, schedule=schedule, seed=2, max_active_keys=5, max_batch=2, waves=False)
+    losses = [loss(graph, x) for x in X]
+    assert_gradients(graph, DATA, losses, schedule=schedule, seed=2, max_active_keys=5, wave_size=2)
 
 
+@pytest.mark.parametrize("how", [{"waves": False, "max_batch": 2}, {"wave_size": 1}], ids=["messages", "waves"])
 @pytest.mark.parametrize("weights", ["current", "stash"])
-def test_staleness_and_stashed_weights_over_sites(weights: str) -> None:
+def test_staleness_and_stashed_weights_over_sites(weights: str, how: dict[str, Any]) -> None:
     graph, log = twice(), EventLog()
     update = Update(partial(torch.optim.SGD, lr=0.05), 3, weights=weights)  # type: ignore[arg-type]
-    with Inline(
-        graph, update=update, max_active_keys=6, max_batch=2, schedule="random", seed=3, listeners=[log]
-    ) as runtime:
+    with Inline(graph, update=update, max_active_keys=6, schedule="random", seed=3, listeners=[log], **how) as runtime:
         runtime.train(DATA)
     assert_kept(log)
+    assert staleness_of(log)["linear"].max > 0
     node = graph.nodes["linear"]
     assert isinstance(node, Linear)
     assert node.updater.version > 2 and not any(node.held().values())

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ampnet.message import Messages
 from ampnet.nodes import Linear
-from ampnet.state import States
 from ampnet.update.sums import ENOUGH, Sums
 
 
@@ -62,11 +59,8 @@ def test_zero_drops_what_waits() -> None:
 def test_an_updater_never_shows_or_keeps_half_of_it(how: str) -> None:
     node = Linear(nn.Linear(5, 3, dtype=torch.float64))
     g, x = rows(4, 0)
-    states = States.of(instance=np.arange(4))
-    with torch.no_grad():
-        node.forward(0, Messages(x, states))
-        node.backward(0, Messages(g, states))
     updater = node.updater
+    updater.adding.add_product(g, x, 0, 1)
     assert updater.adding.waiting() == 4
     if how == "sums":
         torch.testing.assert_close(updater.sums[0], g.t() @ x)

@@ -17,7 +17,7 @@ def add_parser(commands: Any, common: Parser) -> None:
         "gantt",
         parents=[common],
         help="draw who worked when in a run",
-        description="Draw who worked when in a run: a row for each worker, a box for each batch and update.",
+        description="Draw who worked when in a run: a row for each worker, a box for each operation and update.",
     )
     parser.add_argument(
         "run_file",

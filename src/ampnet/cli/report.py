@@ -1,6 +1,6 @@
 """The report of a training run: one line for people, one JSON object for programs.
 
-    list-reduction: accuracy 0.9704 (target 0.97 reached) in 8 epochs, 31.2 s; train 31,204 sequences/s; ...; engine: ...
+    list-reduction: accuracy 0.9704 (target 0.97 reached) in 8 epochs, 31.2 s; train 31,204 sequences/s; engine: ...
       replicas of cell: 2, load 50 / 50 %, staleness 0.9 / 1.0, drift 0.6 % (max 1.4 %) over 9 synchronisations
 
 Where nodes have replicas, a line for each says how they shared the work; many nodes that are alike share a line.

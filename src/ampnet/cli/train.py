@@ -48,8 +48,10 @@ from ampnet.experiments.saved import save, snapshot
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Facts, Workload, measured
 from ampnet.fit import EpochRecord, FitInterrupted, FitResult, fit
+from ampnet.graph import Graph
 from ampnet.lang import Compiled
 from ampnet.replicas.auto import suggest
+from ampnet.runtime.inline import Inline
 from ampnet.runtime.runtime import Runtime
 
 REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
@@ -152,11 +154,21 @@ def _suggested(workload: Workload[Any], settings: Training, data: Dataset[Any], 
     torch.set_num_threads(settings.threads)
     cores = len(os.sched_getaffinity(0))
     some = workload.instances(graph, settings, facts, data, "train", epoch=1)
-    found = suggest(graph, some, cores, enough_rows=settings.enough_rows)
+    complete = replace(settings, replicas=1, workers=1).complete()
+    assert isinstance(complete.max_active_keys, int)
+    share = replace(complete, max_active_keys=-(-complete.max_active_keys // 2))  # a worker plays half, half waits
+
+    def make(copied: Graph) -> Inline:
+        runtime = make_runtime(copied, share)
+        assert isinstance(runtime, Inline)
+        return runtime
+
+    found = suggest(graph, some, cores, make)
     if not quiet:
+        size = f" of {found.wave_size:.0f}" if found.engine == "waves" else ""
         print(
-            f"replicas: {found.replicas}, for {cores} cores; an instance takes {1e3 * found.work:.1f} ms of work and "
-            f"{1e3 * found.controller:.1f} ms of the controller's",
+            f"replicas: {found.replicas}, for {cores} cores; an instance takes {1e3 * found.work:.2f} ms of work and "
+            f"{1e3 * found.controller:.2f} ms of the controller's, measured in {found.engine}{size}",
             flush=True,
         )
     return found.replicas

@@ -91,8 +91,8 @@ OPTIONS: dict[str, Option] = {
         {"type": whole(0), "metavar": "N"},
     ),
     "wave_size": Option(
-        "instances that are computed together, as one wave; auto: all that are in flight, but no more than the next "
-        "update waits for",
+        "instances that are computed together, as one wave; auto: all that are in flight (a quarter of them where "
+        "waves interleave), but no more than the next update waits for",
         {"type": lambda text: None if text == "auto" else whole(1)(text), "metavar": "N|auto"},
         "auto",
     ),
@@ -110,10 +110,11 @@ OPTIONS: dict[str, Option] = {
         "off",
         called="--no-waves",
     ),
-    "max_batch": Option("with --no-waves: messages handed to a node at once, at most", _number(), "no limit"),
+    "max_batch": Option("of message passing: messages handed to a node at once, at most; turns waves off", _number(), "no limit"),
     "enough_rows": Option(
-        "with --no-waves: rows beyond which a larger batch is not waited for; none: any number",
+        "of message passing: rows beyond which a larger batch is not waited for; none: any number",
         {"type": lambda text: None if text == "none" else whole(1)(text), "metavar": "N|none"},
+        lambda _, s: "none" if s.enough_rows is None else str(s.enough_rows),
     ),
     "bucket": Option(
         lambda w: (

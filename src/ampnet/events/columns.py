@@ -56,15 +56,15 @@ class _Texts(dict[Any, str]):
         return text
 
 
-_texts = _Texts()
-_text = _texts.__getitem__
+text_of = _Texts().__getitem__
+"""A name or a number as JSON."""
 
 
 def line_of(event: Played) -> str:
     """The event as JSON."""
     count = len(event.nodes)
     return (
-        f'{{"event": "Played", "time": {event.time!r}, "worker": {_text(event.worker)}, "wave": {event.wave}, '
+        f'{{"event": "Played", "time": {event.time!r}, "worker": {text_of(event.worker)}, "wave": {event.wave}, '
         f'"train": {"true" if event.train else "false"}, "count": {count}, "nodes": {_column(event.nodes)}, '
         f'"ports": {_column(event.ports)}, "rounds": {_column(event.rounds)}, '
         f'"directions": {_column(event.directions)}, {_times(event)}, "rows": {_column(event.rows)}, '
@@ -75,8 +75,8 @@ def line_of(event: Played) -> str:
 
 def _column(column: tuple[str | int | None, ...]) -> str:
     if column and column.count(column[0]) == len(column):
-        return _text(column[0])
-    return f"[{', '.join(map(_text, column))}]"
+        return text_of(column[0])
+    return f"[{', '.join(map(text_of, column))}]"
 
 
 def _flags(column: tuple[bool, ...]) -> str:

@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ampnet.errors import DataError, StateError
-from ampnet.events.columns import fields_of, line_of
+from ampnet.events.columns import fields_of, line_of, text_of
 from ampnet.state import States
 
 PortStates = tuple[tuple[int, States], ...]
@@ -153,7 +154,8 @@ class Played(Event):
     versions: tuple[int | None, ...]
     """Updates of the node when the operation was played; None for a node without parameters."""
     lags: tuple[int, ...]
-    """Backward at a node with parameters: updates between the operation's forward and now; else 0."""
+    """At a node with parameters. Backward: updates between the operation's forward and now. Forward: updates since the
+    oldest of its products was made (products of a loop's inputs are made in its first round); else 0."""
     wanted: tuple[bool, ...]
     """Forward in training: whether a backward of the same (wave, node, port, round) follows. Rows that depend on no
     parameter get none. Else False."""
@@ -304,6 +306,7 @@ _KINDS = {
 _NAMES: dict[type[Event], tuple[str, ...]] = {
     kind: tuple(item.name for item in fields(kind)) for kind in _KINDS.values()
 }
+_VALUES = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 _encode = json.JSONEncoder().encode
 
 
@@ -364,7 +367,7 @@ class LogWriter:
         self.size = 0
 
     def __call__(self, event: Event) -> None:
-        line = line_of(event) if isinstance(event, Played) else _encode(to_json(event))
+        line = line_of(event) if isinstance(event, Played) else _line(event)
         self._waiting.append(line)
         self.size += len(line) + 1
         if len(self._waiting) >= TOGETHER:
@@ -388,6 +391,29 @@ class LogWriter:
             self._part.replace(self.path)
         else:
             self._part.unlink(missing_ok=True)
+
+
+def _line(event: Event) -> str:
+    """What `to_json` gives, as JSON, in half the time."""
+    kind = type(event)
+    values = zip(_NAMES[kind], _VALUES[kind](event), strict=True)
+    columns = ", ".join([f'"{name}": {_text(value)}' for name, value in values])
+    return f'{{"event": "{kind.__name__}", {columns}}}'
+
+
+def _text(value: Any) -> str:
+    kind = type(value)
+    if kind is float and value - value == 0:
+        return repr(value)
+    if kind is int:
+        return str(value)
+    if kind is str:
+        return text_of(value)
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is tuple and (not value or type(value[0]) is int):  # instances
+        return str(list(value))
+    return _encode(_plain(value))
 
 
 def to_json(event: Event) -> dict[str, Any]:

@@ -115,8 +115,10 @@ class PerfettoWriter:
                 self._keep(event, int(event.seconds > 0), *instances)
             case Updated() | Synced():
                 self._keep(event, 1)
+            case Pump() if event.sent:
+                self._keep(replace(event, sent=()), 0)  # states take room
             case Pump() | Retire():
-                self._keep(replace(event, sent=()) if isinstance(event, Pump) else event, 0)
+                self._keep(event, 0)
             case Forward():
                 self._batch("forward", event, event.train)
             case Backward():

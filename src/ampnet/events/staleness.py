@@ -104,7 +104,8 @@ class Counted(NamedTuple):
 class Recount:
     """Counts the updates between the forward and the backward of each state or operation, from the events alone.
 
-    Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used.
+    Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used, but
+    for the age of products that were made before their operation.
     Where replicas share their weights, the updates of all of them count.
     """
 
@@ -160,7 +161,7 @@ class Recount:
                 now = self._updates[self._whose(op.node)]
                 name = (event.worker, event.wave, op.node, op.port, op.round)
                 if op.direction == FORWARD and op.wanted:
-                    self._played[name] = now
+                    self._played[name] = now - op.lag
                 elif op.direction == BACKWARD:
                     then = self._played.pop(name, None)
                     lags = Counter({now - then: op.messages}) if then is not None and op.messages else Counter()

@@ -1,12 +1,17 @@
 """Models against themselves: what a compiled model computes must be what the same model computes when it runs eagerly.
 
 `assert_compiled` is all it takes to test a model of your own: gradients, losses and predictions of the graph against
-plain torch with autograd, in any order of messages that ``settings`` lead to.
+plain torch with autograd. The graph is run in several ways, none of which may change a result:
+
+    waves       as the settings say; one instance a wave; waves that interleave, in turns and at random
+    messages    as the settings say
+
+Every instance must really have been played in a wave: a graph that falls back to messages is a failure, with its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +22,18 @@ from ampnet.lang import Compiled, Model, compile
 from ampnet.runtime.inline import Inline
 from ampnet.testing.leaks import assert_at_rest
 from ampnet.testing.oracle import TOLERANCE, assert_close, graph_gradients
+
+_ORDERS: tuple[dict[str, Any], ...] = (
+    {"schedule": "backward-first", "wave_size": 1},
+    {"schedule": "fifo", "wave_size": 1},
+    {"schedule": "random", "wave_size": 2, "seed": 1},
+    {"schedule": "random", "wave_size": 1, "seed": 2},
+)
+"""Of waves."""
+_IN_FLIGHT = 4
+"""Instances in flight at least, where waves interleave."""
+_OF_MESSAGES = ("max_batch", "enough_rows")
+"""Settings of message passing."""
 
 
 def assert_compiled(
@@ -30,13 +47,45 @@ def assert_compiled(
     """The compiled model must give the gradients, losses and predictions of the eager one. Returns the graph.
 
     ``instances`` holds the arguments of ``forward``, one tuple an instance. ``graph`` is the compiled model; without
-    it, the model is compiled by its first instance. ``settings`` are those of `Inline`. The model and its data should
-    be in float64. Checks that nothing is left behind, in training and in inference.
+    it, the model is compiled by its first instance. The model and its data should be in float64. ``settings`` are those
+    of `Inline`; the head of this file lists in which other ways the graph is run. With ``waves=False`` there are only
+    messages. Checks that nothing is left behind, in training and in inference.
+
+    Raises `AssertionError` naming what differs and in which way it was run, or why instances were not played in waves.
     """
     graph = compile(model, *instances[0]) if graph is None else graph
-    assert_close(compiled_gradients(graph, instances, **settings), model_gradients(model, instances), tolerance)
-    assert_judged(graph, model, instances, tolerance=tolerance, **settings)
+    want = model_gradients(model, instances)
+    for way in ways(settings):
+        try:
+            assert_close(compiled_gradients(graph, instances, **way), want, tolerance)
+            assert_judged(graph, model, instances, tolerance=tolerance, **way)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nwith {', '.join(f'{k}={v!r}' for k, v in way.items())}") from error
     return graph
+
+
+def ways(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Settings of `Inline` for each way in which `assert_compiled` runs a graph."""
+    messages = {**settings, "waves": False}
+    if settings.get("waves", True):
+        common = {name: value for name, value in settings.items() if name not in _OF_MESSAGES}
+        if not isinstance(settings.get("schedule"), str | None):  # it orders messages
+            del common["schedule"]
+        yield {**common, "waves": True}
+        in_flight = max(_IN_FLIGHT, settings.get("max_active_keys", 1))
+        for order in _ORDERS:
+            yield {**common, "waves": True, "max_active_keys": in_flight, **order}
+        messages.pop("wave_size", None)
+    yield messages
+
+
+def assert_played(runtime: Inline, instances: int) -> None:
+    """A runtime must have played this many instances, all of them in waves."""
+    stats = runtime.stats()
+    if stats.engine != "waves":
+        raise AssertionError(f"not played in waves but run message by message: {stats.reason}")
+    if stats.instances != instances:
+        raise AssertionError(f"{stats.instances} instances were played in waves, of {instances}")
 
 
 def model_gradients(model: Model, instances: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
@@ -53,12 +102,17 @@ def model_gradients(model: Model, instances: Sequence[Sequence[Any]]) -> dict[st
 
 
 def compiled_gradients(graph: Compiled, instances: Sequence[Sequence[Any]], **settings: Any) -> dict[str, Tensor]:
-    """The message path's gradients of all instances, by the model's own names. Zeros for what no loss depends on.
+    """The graph's gradients of all instances, by the model's own names. Zeros for what no loss depends on.
 
     Updates are frozen, and the sums are left at zero. Frozen parameters are left out. Checks that nothing is left
-    behind.
+    behind and, unless ``waves=False``, that all instances were played in waves.
     """
-    return by_model_names(graph, graph_gradients(graph, list(graph.instances(instances)), **settings))
+
+    def played(runtime: Inline) -> None:
+        if settings.get("waves", True):
+            assert_played(runtime, len(instances))
+
+    return by_model_names(graph, graph_gradients(graph, list(graph.instances(instances)), on_rest=played, **settings))
 
 
 def by_model_names(graph: Compiled, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -80,11 +134,16 @@ def assert_judged(
     tolerance: float = TOLERANCE,
     **settings: Any,
 ) -> None:
-    """In inference, every instance must have the eager model's losses: as many, of the same predictions and mean."""
+    """In inference, every instance must have the eager model's losses: as many, of the same predictions and mean.
+
+    Unless ``waves=False``, all instances must have been played in waves.
+    """
     with Inline(graph, update=None, **settings) as runtime:
         streams = [Stream([graph.instance(*arguments)], False, f"{i}", True) for i, arguments in enumerate(instances)]
         stats = {int(s.name): s for s in runtime.run(streams)}
         assert_at_rest(runtime)
+        if settings.get("waves", True):
+            assert_played(runtime, len(instances))
     for i, arguments in enumerate(instances):
         with torch.no_grad():
             judged = model.judge(*arguments)

@@ -99,15 +99,23 @@ def _send(
     return torch.cat(pieces)[torch.from_numpy(np.argsort(np.concatenate(places), kind="stable"))]
 
 
-def graph_gradients(graph: Graph, instances: Sequence[Instance], **settings: Any) -> dict[str, Tensor]:
+def graph_gradients(
+    graph: Graph,
+    instances: Sequence[Instance],
+    *,
+    on_rest: Callable[[Inline], None] = lambda runtime: None,
+    **settings: Any,
+) -> dict[str, Tensor]:
     """The gradients of all instances together, by ``node.parameter``, with updates frozen. Leaves the sums at zero.
 
-    ``settings`` are those of `Inline`. Checks that nothing is left behind.
+    ``settings`` are those of `Inline`. Checks that nothing is left behind. ``on_rest`` is called with the runtime after
+    the run.
     """
     _forget_sums(graph)
     with Inline(graph, update=None, **settings) as runtime:
         runtime.train(instances)
         assert_at_rest(runtime)
+        on_rest(runtime)
     out = {name: total.clone() for name, total in graph.gradients().items()}
     _forget_sums(graph)
     return out

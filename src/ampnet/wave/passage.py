@@ -51,8 +51,8 @@ class Passage:
         """Of each node, where nothing else is played in between: its updates when the passage came to it."""
         self.lags: dict[str, Counter[int]] = {}
         """Of each node: messages by staleness."""
-        self.evidence: list[Tensor] = []
-        """Gradients that have yet to be looked at: are they finite?"""
+        self.brought: set[str] = set()
+        """Nodes that got gradients."""
         self._sums: dict[str, Sums] = {}
         self.payloads: dict[int, Tensor] = {}
         for arena in layout.arenas:

@@ -163,7 +163,8 @@ class Player:
         try:
             layout = self.planner.layout(lot, behind, pool)
         except NodeError as error:
-            raise NodeError(error.node, error.direction, error.states, self.name, error.__cause__ or error) from error
+            cause = error.__cause__ or error
+            raise NodeError(error.node, error.direction, error.states, self.name, cause) from cause
         passage = Passage(
             self.waves, lot, layout, pool, self.products, skips=self.skips, alone=self.schedule.one_by_one
         )
@@ -336,12 +337,23 @@ class Player:
             self._trace(passage, op, COLLECT, began, False)
         for site in trained:
             self._unchecked.append((passage, site))
+            if kernel.out.touched:
+                self._count_messages(passage, site)
             passage.left[site.name] -= 1
             if not passage.left[site.name]:
                 assert isinstance(site.node, Parameterised)
                 self._node_done(passage, site.node)
 
     # -- [4]
+
+    def _count_messages(self, passage: Passage, site: Site) -> None:
+        """What was added to the sums of a node is counted at once: an update of another passage may apply it."""
+        messages = passage.layout.heard(site.number)
+        if passage.skipped:
+            messages -= passage.layout.heard_by(passage.skipped, [site.number])
+        if messages:
+            passage.brought.add(site.name)
+            _updater(site).count_messages(messages)
 
     def _node_done(self, passage: Passage, node: Parameterised) -> None:
         """The last site of a node is collected."""
@@ -351,13 +363,8 @@ class Player:
             return
         updater.lags = sorted(lags.items())
         self.updates.note_lags(node, updater.lags)
-        messages = sum(lags.values())
-        if passage.skipped:
-            sites = [site.number for site in self._parameters if site.node is node]
-            messages -= passage.layout.heard_by(passage.skipped, sites)
-            if not messages:
-                return
-        updater.count_messages(messages)
+        if node.name not in passage.brought:  # all of it was left out
+            return
         updater.count_instances(self._counted(passage, node))
         passage.left[node.name] = -1
         if updater.full():
@@ -532,7 +539,7 @@ class Player:
             if sites:
                 assert isinstance(site.node, Parameterised)
                 version = site.node.updater.seen_version()
-                lag = version - op.versions[site.number] if direction == BACKWARD else 0
+                lag = version - op.versions[site.number] if direction != COLLECT else 0
                 heard = passage.layout.heard
                 messages = heard(site.number, op.round) if direction != COLLECT else heard(site.number)
             rows = op.stop - op.start
