@@ -8,8 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ampnet import Inline
 from ampnet.lang import Model, Seq, compile, each, loss
+from ampnet.runtime import inline
+from ampnet.runtime.engine import Engine
 from ampnet.testing import assert_compiled, assert_judged, compiled_gradients, model_gradients
+from ampnet.testing.language import assert_played, ways
 
 
 class Fickle(Model):
@@ -93,3 +97,38 @@ def test_predictions_are_compared_where_losses_are_alike() -> None:
     model.sign = -1.0
     with pytest.raises(AssertionError, match="instance 0, loss 'loss': no prediction is within"):
         assert_judged(graph, model, given)
+
+
+def test_a_graph_that_is_not_played_in_waves_is_a_failure_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once such a graph was run by messages, whose results are right, and nobody noticed."""
+    monkeypatch.setattr(inline, "choose_engine", lambda *a, **k: Engine(False, "node 'a' is too strange"))
+    model = Fickle().double()
+    graph = compile(model, *data()[0])
+    for check in (assert_compiled, lambda model, data, graph: compiled_gradients(graph, data)):
+        with pytest.raises(AssertionError, match="run message by message: node 'a' is too strange"):
+            check(model, data(), graph=graph)
+    with pytest.raises(AssertionError, match="run message by message: node 'a' is too strange"):
+        assert_judged(graph, model, data())
+    assert_compiled(model, data(), graph=graph, waves=False)
+
+
+def test_instances_that_no_wave_played_are_a_failure() -> None:
+    model = Fickle().double()
+    graph = compile(model, *data()[0])
+    with Inline(graph) as runtime:
+        runtime.train(graph.instances(data()))
+        assert_played(runtime, 3)
+        with pytest.raises(AssertionError, match="3 instances were played in waves, of 4"):
+            assert_played(runtime, 4)
+
+
+def test_a_graph_is_run_in_waves_of_several_orders_and_by_messages() -> None:
+    given = {"max_active_keys": 2, "max_batch": 3, "schedule": "sweep", "seed": 9}
+    in_waves = [way for way in ways(given) if way["waves"]]
+    (messages,) = (way for way in ways(given) if not way["waves"])
+    assert messages == {**given, "waves": False}
+    assert in_waves[0] == {"max_active_keys": 2, "schedule": "sweep", "seed": 9, "waves": True}
+    assert {way["schedule"] for way in in_waves} == {"sweep", "backward-first", "fifo", "random"}
+    assert {way.get("wave_size") for way in in_waves} == {None, 1, 2}
+    assert len({way["seed"] for way in in_waves if way["schedule"] == "random"}) == 2
+    assert list(ways({"waves": False, "schedule": "fifo"})) == [{"waves": False, "schedule": "fifo"}]

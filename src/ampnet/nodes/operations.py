@@ -83,6 +83,10 @@ class Operation:
     def forward(self, v: Values) -> Tensor:
         raise NotImplementedError
 
+    def write(self, v: Values, out: Tensor) -> Tensor:
+        """The same, written to ``out`` where that saves a copy: then ``out`` is returned."""
+        return self.forward(v)
+
     def needs(self, wanted: Sequence[bool]) -> Iterable[int]:
         """The values that `backward` looks at, where gradients are wanted of these values."""
         return ()
@@ -126,6 +130,9 @@ class Unary(Operation):
     def forward(self, v: Values) -> Tensor:
         return self._function(v[self.x])
 
+    def write(self, v: Values, out: Tensor) -> Tensor:
+        return self._function(v[self.x], out=out)  # type: ignore[call-arg]
+
     def needs(self, wanted: Sequence[bool]) -> Iterable[int]:
         return () if self._kept < 0 else (self._kept,)
 
@@ -144,9 +151,12 @@ class Binary(Operation):
             self.shape: Shape = tuple(torch.broadcast_shapes(*self.shapes))
         except RuntimeError:
             raise PayloadError(f"rows of shapes {' and '.join(map(str, self.shapes))} do not go together") from None
-        self._function = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv}[
-            self.step.op
-        ]
+        self._function, self._into = {
+            "add": (operator.add, torch.add),
+            "sub": (operator.sub, torch.sub),
+            "mul": (operator.mul, torch.mul),
+            "div": (operator.truediv, torch.div),
+        }[self.step.op]
         self._aligned: list[Shape | None] = []
         self._repeated: list[tuple[int, ...]] = []
         for operand, shape in zip(self.operands, self.shapes, strict=True):
@@ -165,6 +175,13 @@ class Binary(Operation):
     def forward(self, v: Values) -> Tensor:
         y: Tensor = self._function(self.side(v, 0), self.side(v, 1))
         return y
+
+    def write(self, v: Values, out: Tensor) -> Tensor:
+        a, b = self.side(v, 0), self.side(v, 1)
+        if not isinstance(a, Tensor) or (not isinstance(b, Tensor) and not isinstance(b, int | float)):
+            return self.forward(v)
+        into: Tensor = self._into(a, b, out=out)
+        return into
 
     def backward(self, g: Tensor, v: Values, grads: Gradients, wanted: Sequence[bool]) -> None:
         for i, operand in enumerate(self.operands):
@@ -251,6 +268,11 @@ class Cat(Operation):
     def forward(self, v: Values) -> Tensor:
         rows = v[self.x].shape[0]
         return torch.cat([v[o.index] if type(o) is Ref else o.expand(rows, *o.shape) for o in self.operands], -1)  # type: ignore[union-attr]
+
+    def write(self, v: Values, out: Tensor) -> Tensor:
+        rows = v[self.x].shape[0]
+        given = [v[o.index] if type(o) is Ref else o.expand(rows, *o.shape) for o in self.operands]  # type: ignore[union-attr]
+        return torch.cat(given, -1, out=out)
 
     def backward(self, g: Tensor, v: Values, grads: Gradients, wanted: Sequence[bool]) -> None:
         start = 0

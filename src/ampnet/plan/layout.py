@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages, offsets_of, ranges
-from ampnet.nodes.embedding import Embedding
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.score import Score
@@ -28,6 +27,8 @@ from ampnet.plan.sites import Site, Sites
 from ampnet.state import Column, Ints, States
 from ampnet.wave.arena import Arena, Pool, Read
 
+_OBJECTS = 4096
+"""Bytes that the objects of an operation take, about."""
 _NOTHING = torch.empty(0, dtype=torch.int64)
 _Owner = TypeVar("_Owner")
 
@@ -39,6 +40,15 @@ class Bag:
     arena: Arena
     index: Tensor
     offsets: Tensor
+    owners: Tensor | None = None
+    """Which target each row is of, once somebody asked."""
+
+    def targets(self) -> Tensor:
+        """Which target each row is of."""
+        if self.owners is None:
+            counts = self.offsets[1:] - self.offsets[:-1]
+            self.owners = torch.repeat_interleave(counts, output_size=self.index.shape[0])
+        return self.owners
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +111,8 @@ class Layout:
         self._sent: list[tuple[object, str, Ints]] = []
         self.fixed = False
         """Whether all of it is in the same memory in every wave."""
+        self._held: tuple[Pool, int] | None = None
+        """The pool whose memory it knows, and the pool's generation then."""
         self.key: tuple[object, ...] = ()
         """Under which it is kept; empty: it is not."""
         self.kernels: dict[int, object] = {}
@@ -121,7 +133,8 @@ class Layout:
         starts = np.cumsum(sizes) - sizes
         begin, end, pumped = self._arenas(starts, starts + sizes, each)
         self.arenas = [
-            Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool) for i in range(sites.arenas)
+            Arena(i, int(end[i] - begin[i]), int(pumped[i] - begin[i]), moved[i], pool, sites.sole[i])
+            for i in range(sites.arenas)
         ]
         at -= begin[sites.arena_of[site]]
         number = np.cumsum(counts) - counts
@@ -258,31 +271,29 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of numbers of rows, and of memory of its own."""
+        """What it takes to keep it: numbers of rows, and the objects that tell of them."""
         index = sum(r.index.numel() for op in self.operations for r in op.reads if r.index is not None)
-        return 8 * index + (self.pool.nbytes() if self.fixed else 0)
+        index += sum(bag.index.numel() + bag.offsets.numel() for op in self.operations for bag in op.bags)
+        return 8 * index + _OBJECTS * len(self.operations)
 
-    def use(self, pool: Pool) -> None:
-        """Take memory from this pool, and forget what is known of other memory."""
+    def use(self, pool: Pool, again: bool) -> None:
+        """Take memory from this pool. ``again``: it was used before, and will be: all is put where it would be put the
+        next time, and what is known of that memory is kept as long as it is the same."""
+        held, self._held = self._held, (pool, pool.generation)
         self.pool = pool
-        for arena in self.arenas:
-            arena.pool = pool
-            arena.clear()
+        if not again or held != self._held:
+            self.fixed = again
+            self.kernels = {}
+            for arena in self.arenas:
+                arena.fixed, arena.pool = False, pool
+                arena.clear()
+                arena.fixed = again
+            for op in self.operations:
+                op.span = None
 
-    def fix(self, alone: bool) -> None:
-        """It will be used again: keep all of it in memory of its own, unless its size depends on what is computed.
-
-        ``alone``: passages are played one by one, so that a whole table may be read in place.
-        """
-        for site in self.sites.sites:
-            if isinstance(site.node, Embedding) and site.number in self.wholes:
-                whole = self.wholes[site.number]
-                if not alone or site.node.size > whole.stop - whole.start:
-                    return
-        self.fixed, self.pool = True, Pool()
-        for arena in self.arenas:
-            arena.clear()
-            arena.fixed, arena.pool = True, self.pool
+    def done(self) -> None:
+        """A passage is over."""
+        self._held = (self.pool, self.pool.generation)
 
     def heard(self, site: int, round_: int | None = None) -> int:
         """Messages that get a gradient at a site with parameters, in a round or in all of them."""

@@ -9,9 +9,10 @@ are chosen by it look at its remainder by the number of copies, so that remainde
 user's that looks at the number itself makes the whole number part of it; a node that sends by turns makes every score
 good for one time only.
 
-A layout of few instances (buckets) is likely to be wanted again. It is kept, and from its second use on it has memory
-of its own (`Layout.fix`), so that its tensors are made only once. A passage has its layout to itself: where the same
-waves are in flight several times, there are as many layouts.
+Where the same instances come together again (buckets, or data in the same order in every epoch), so does their layout:
+it is kept. From its second use on it also keeps the tensors it is computed with, as long as its pool of memory is the
+same (`Layout.use`). A passage has its layout to itself: where the same waves are in flight several times, there are as
+many layouts.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from ampnet.wave.arena import Pool
 _SCORES = 2**30
 """Bytes of scores that are kept."""
 _LAYOUTS = 2**28
-"""Bytes of layouts that are kept, their fixed memory included."""
-_FEW = 4
-"""Instances of a wave whose layout is kept: more of them are hardly ever together again."""
+"""Bytes of layouts that are kept."""
+_PATIENCE = 5000
+"""Layouts in a row that were not met again, after which none is kept any more."""
 _AHEAD = 256
 """Instances that are rehearsed together ahead of time."""
 
@@ -52,10 +53,9 @@ class Planner:
     """Scores and layouts of one worker's nodes. Raises `Unplayable` where they cannot be told beforehand."""
 
     def __init__(
-        self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], shelf: Shelf, alone: bool = True
+        self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], shelf: Shelf
     ) -> None:
-        """``alone``: passages are played one by one."""
-        self.sites, self.shelf, self._alone = Sites(graph, wiring, nodes), shelf, alone
+        self.sites, self.shelf = Sites(graph, wiring, nodes), shelf
         self.beat: Callable[[], None] = lambda: None
         """Called now and then: a sign of life."""
         self.rehearsed = 0
@@ -71,7 +71,8 @@ class Planner:
         self._loose: dict[bytes, list[str]] = {}
         """By digest, of instances of which something waits for ever: who waits for what."""
         self._layouts: OrderedDict[tuple[object, ...], list[Layout]] = OrderedDict()
-        self._kept = 0
+        self._kept = self._unused = 0
+        self._keeps = True
         self._weights = self._look_at_weights()
         solid = [site for site in self.sites.sites if site.makes_rows]
         self._moved = [any(not s.still for s in solid if s.arena == arena) for arena in range(self.sites.arenas)]
@@ -202,34 +203,40 @@ class Planner:
 
     # -- [3]
 
-    def layout(self, lot: Lot, behind: Sequence[Lot], pool: Pool) -> Layout:
-        """A layout for these instances, to be had alone until `give_back`. ``pool``: where its memory comes from,
-        unless it has its own."""
-        found = self._find(lot, behind)
-        self._check_weights()
-        key = self._key(lot) if len(lot.numbers) <= _FEW and not self._by_turns else ()
+    def layout(self, lot: Lot, behind: Sequence[Lot], pools: list[Pool]) -> Layout:
+        """A layout for these instances, to be had alone until `give_back`, with a pool of memory: one of ``pools``, from
+        which it is taken, or a new one."""
+        key = self._key(lot) if self._keeps and not self._by_turns else ()
         kept = self._layouts.get(key) if key else None
+        self._check_weights()
         if kept:
-            layout = kept.pop()
+            layout, again, self._unused = kept.pop(), True, 0
             self._kept -= layout.nbytes
-            if not layout.fixed:
-                layout.fix(self._alone)
             self._layouts.move_to_end(key)
         else:
-            layout = Layout(self.sites, self._moved, found, pool, self.device())
-            layout.key = key
+            found, again = self._find(lot, behind), False
+            layout = Layout(self.sites, self._moved, found, Pool(), self.device())
+            layout.key = self._key(lot) if key else ()
+            self._unused += 1
+        pool = layout.pool if layout.pool in pools else pools[-1] if pools else layout.pool
+        if pool in pools:
+            pools.remove(pool)
         layout.numbers = lot.numbers
-        if not layout.fixed:
-            layout.use(pool)
+        layout.use(pool, again)
         return layout
 
     def _key(self, lot: Lot) -> tuple[object, ...]:
-        """Equal for lots that are computed with the same tensors: what a layout with fixed memory is kept under."""
+        """Equal for lots that are computed with the same tensors: what a layout is kept under."""
         return (*self._digests(lot), *lot.kinds())
 
     def give_back(self, layout: Layout) -> None:
         """A passage is over."""
-        if not layout.key:
+        layout.done()
+        if not layout.key or not self._keeps:
+            return
+        if self._unused > _PATIENCE:  # the same instances never come together again: the order is another every time
+            self._keeps = False
+            self.forget_layouts()
             return
         self._layouts.setdefault(layout.key, []).append(layout)
         self._kept += layout.nbytes

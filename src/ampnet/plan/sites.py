@@ -303,6 +303,7 @@ class Sites:
                     site.pairs.append(pairs)
                 site.parts.append(Part(self.arenas))
                 self.arenas += 1
+        self._count_readers()
         self.arena_sites = [sum(s.arena == a for s in self.sites) for a in range(self.arenas)]
         """How many sites make rows of each arena."""
         self._find_still()
@@ -331,6 +332,17 @@ class Sites:
                 site.trained = (site,)
             self.slots += [site] * (3 if site.kind == "mixture" else len(site.parts))
         self._make_columns()
+
+    def _count_readers(self) -> None:
+        """Which arenas have rows that only one slot reads, in no loop: its gradient is theirs."""
+        slots = [(site, part) for site in self.sites for part in site.parts]
+        self.sole = [False] * self.arenas
+        for arena in range(self.arenas):
+            mine = [(site, part) for site, part in slots if part.arena == arena]
+            if len(mine) == 1:
+                site, part = mine[0]
+                alone = site.node is not None and len(self.order[site.component]) == 1
+                self.sole[arena] = alone and site.kind == "rows" and part.columns is None
 
     def _find_still(self) -> None:
         for site in self.sites:

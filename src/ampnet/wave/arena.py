@@ -25,9 +25,8 @@ class Pool:
 
     def __init__(self) -> None:
         self._stores: dict[object, Tensor] = {}
-
-    def nbytes(self) -> int:
-        return sum(store.numel() * store.element_size() for store in self._stores.values())
+        self.generation = 0
+        """Grows whenever a name gets other memory: tensors taken before are not those taken now."""
 
     def take(self, name: object, shape: Sequence[int], like: Tensor) -> Tensor:
         """A tensor of this shape, with whatever is in it; the last one of this name is no longer valid."""
@@ -38,17 +37,20 @@ class Pool:
         if store is None or store.numel() < size or store.dtype != like.dtype or store.device != like.device:
             room = size if store is None else max(size, store.numel() + store.numel() // 4)
             store = self._stores[name] = torch.empty(room, dtype=like.dtype, device=like.device)
+            self.generation += 1
         return store[:size].view(*shape)
 
 
 class Arena:
     """The rows of one wave. See the head of this file."""
 
-    __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows", "table", "touched")
+    __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows", "sole", "table", "touched", "varies")
 
-    def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool) -> None:
-        self.fixed = False
-        """Whether rows and gradients are in the same memory in every wave."""
+    def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool, sole: bool = False) -> None:
+        """``sole``: only one slot of one site, in no loop, reads its rows."""
+        self.fixed = self.varies = False
+        """Whether rows and gradients are in the same memory in every wave; whether their number depends on payloads."""
+        self.sole = sole
         self.number, self.rows, self.pumped, self.moved, self.pool = number, rows, pumped, moved, pool
         self.data: Tensor | None = None
         self.grad: Tensor | None = None
@@ -64,9 +66,9 @@ class Arena:
     def clear(self) -> None:
         """A wave begins."""
         self.blank, self.touched = 0, False
-        if not self.fixed:
+        if not self.fixed or self.varies:
             self.data = self.grad = self.inverse = None
-        elif self.grad is not None:
+        elif self.grad is not None and not self.sole:
             self.grad.zero_()
 
     @property
@@ -88,7 +90,7 @@ class Arena:
 
     def put(self, start: int, stop: int, rows: Tensor) -> None:
         """These rows are made. The tensor is not to be written to any more."""
-        if self.data is None and stop - start == self.rows and not self.fixed:
+        if self.data is None and stop - start == self.rows and (not self.fixed or self.varies):
             self.data = rows
             return
         self.open(rows.shape[1:], rows)[start:stop].copy_(rows)
@@ -103,10 +105,24 @@ class Arena:
 
     def gradient(self) -> Tensor:
         """The tensor of all gradients; zero at first."""
-        self.touched = True
         if self.grad is None:
             data = self.rows_made
-            self.grad = self.pool.take((self.number, "gradients"), data.shape, data).zero_()
+            self.grad = self.pool.take((self.number, "gradients"), data.shape, data)
+            self.grad.zero_()
+        elif self.sole and not self.touched:
+            self.grad.zero_()
+        self.touched = True
+        return self.grad
+
+    def unwritten(self, start: int, stop: int) -> Tensor | None:
+        """The tensor of all gradients, to be written instead of added to, where rows from ``start`` to ``stop`` are all
+        there are and nobody else will add to them; else None."""
+        if not self.sole or self.touched or start or stop != self.rows or self.inverse is not None:
+            return None
+        if self.grad is None:
+            data = self.rows_made
+            self.grad = self.pool.take((self.number, "gradients"), data.shape, data)
+        self.touched = True
         return self.grad
 
 
@@ -153,6 +169,10 @@ class Read:
     def add(self, g: Tensor, columns: tuple[int, int] | None = None) -> None:
         """Add to the gradient of these rows, or of some columns of them."""
         if not self.moved:
+            return
+        blank = self.arena.unwritten(self.start, self.stop) if self.index is None and columns is None else None
+        if blank is not None:
+            blank.copy_(g)
             return
         total, places = self.arena.gradient(), self.places()
         if places is None:

@@ -24,7 +24,6 @@ from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Layout, Operation
 from ampnet.plan.lot import Lot
 from ampnet.update.sums import Sums
-from ampnet.wave.arena import Pool
 from ampnet.wave.kernels import kernel_of
 from ampnet.wave.kernels.kernel import Kernel
 
@@ -33,11 +32,11 @@ class Passage:
     """See the head of this file."""
 
     def __init__(
-        self, number: int, lot: Lot, layout: Layout, pool: Pool, products: Products, *, skips: bool, alone: bool
+        self, number: int, lot: Lot, layout: Layout, products: Products, *, skips: bool, alone: bool
     ) -> None:
         """``skips``: instances whose gradients are not finite are left out. ``alone``: nothing else is played before it
         is over."""
-        self.number, self.lot, self.layout, self.pool, self.products = number, lot, layout, pool, products
+        self.number, self.lot, self.layout, self.products = number, lot, layout, products
         self.numbers = np.array(lot.numbers)
         self.train, self.skips, self.alone = lot.train, skips, alone
         self.at, self.backward, self.played_at = 0, False, 0

@@ -85,7 +85,7 @@ class Player:
         self.shelf = Shelf()
         for node in nodes.values():
             node.shelf = self.shelf
-        self.planner = Planner(graph, wiring, nodes, self.shelf, schedule.one_by_one)
+        self.planner = Planner(graph, wiring, nodes, self.shelf)
         self.planner.beat = self._beat
         self.products = Products(narrow=precision == "bfloat16")
         self.skips = any(isinstance(node, Loss) and node.on_nan == "skip" for node in nodes.values())
@@ -157,16 +157,15 @@ class Player:
     def _begin(self, most: int) -> Passage:
         began = self.clock() if self._begun_told else 0.0
         lot = self._next_lot(most)
-        pool = self._pools.pop() if self._pools else Pool()
         behind = [other for other in self._staged if other.alike(lot)]
         self.waves += 1
         try:
-            layout = self.planner.layout(lot, behind, pool)
+            layout = self.planner.layout(lot, behind, self._pools)
         except NodeError as error:
             cause = error.__cause__ or error
             raise NodeError(error.node, error.direction, error.states, self.name, cause) from cause
         passage = Passage(
-            self.waves, lot, layout, pool, self.products, skips=self.skips, alone=self.schedule.one_by_one
+            self.waves, lot, layout, self.products, skips=self.skips, alone=self.schedule.one_by_one
         )
         passage.load(self._checked(lot, passage))
         self.passages.append(passage)
@@ -499,7 +498,7 @@ class Player:
         self.messages += sum(op.messages for op in operations) * directions
         self.instances += len(passage.lot.numbers)
         self.planner.give_back(passage.layout)
-        self._pools.append(passage.pool)
+        self._pools.append(passage.layout.pool)
         for report in passage.reports:
             self._tell(report)
         if passage.skipped - passage.told:

@@ -28,7 +28,7 @@ class EmbeddingKernel(Kernel):
         self.node.check(tokens)
         if not tokens.is_cuda:
             self.node.check_range(tokens)
-        table, self.out.table = self.passage.weights(self.node)[0], True
+        table, self.out.table, self.out.varies = self.passage.weights(self.node)[0], True, True
         self._chosen: Tensor | None = None
         if tokens.dim() > 1:
             self._chosen = tokens.reshape(-1)

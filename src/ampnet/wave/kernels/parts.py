@@ -93,6 +93,14 @@ class Part:
         total = read.arena.gradient()[read.start : read.stop]
         return total if source.columns is None else total[..., source.columns[0] : source.columns[1]]
 
+    def unwritten(self, reads: Sequence[Read]) -> Tensor | None:
+        """Its gradient, to be written instead of added to; None where others may add to it."""
+        source = self.sources[0]
+        read = reads[source.slot]
+        if len(self.sources) > 1 or source.columns is not None or read.index is not None:
+            return None
+        return read.arena.unwritten(read.start, read.stop)
+
     def _together(self, reads: Sequence[Read]) -> tuple[Tensor, Tensor] | None:
         """Where its sources are the same columns of one arena: these as rows, and where they are, by turns."""
         mine = [reads[source.slot] for source in self.sources]

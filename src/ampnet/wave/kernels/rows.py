@@ -70,10 +70,10 @@ class ByProgram(Kernel):
         plan = self._plan
         if plan is None or op.first:
             plan = self._plan = node.plan_for(xs)
-        out = self.out.data
-        y, values = plan.run(xs, None if out is None else out[op.start : op.stop])
+        out = None if self.out.data is None else self.out.data[op.start : op.stop]
+        y, values = plan.run(xs, out)
         op.kept = [values[i] for i in plan.kept]
-        if out is None or y.data_ptr() != out[op.start].data_ptr():
+        if y is not out:
             self.out.put(op.start, op.stop, y)
 
     def backward(self, op: Operation) -> None:

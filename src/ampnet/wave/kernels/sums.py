@@ -144,8 +144,7 @@ class SegmentsKernel(Kernel):
 
 def _spread(g: Tensor, bag: Bag) -> Tensor:
     """What each target has, for every row of it."""
-    counts = bag.offsets[1:] - bag.offsets[:-1]
-    return g.index_select(0, torch.repeat_interleave(counts, output_size=bag.index.shape[0]))
+    return g.index_select(0, bag.targets())
 
 
 def _nobodies(count: int) -> States:

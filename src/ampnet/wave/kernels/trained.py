@@ -95,6 +95,8 @@ class WaveSpan(Span):
             mine = kernel.parts[part]
             if kernel.lifted:
                 self.products.add(self.reads[0].arena.gradient(), d, w)
+            elif (blank := mine.unwritten(self.reads)) is not None:
+                self.products.set(blank, d, w)
             elif mine.in_place(self.reads):
                 into = mine.gradient(self.reads)
                 if kernel.layout.fixed:
@@ -107,7 +109,7 @@ class WaveSpan(Span):
 class TrainedKernel(Kernel):
     """`Parameterised` nodes. See the head of this file."""
 
-    ready = lifted = False
+    ready = lifted = _known = False
     parts: list[Part]
     widths: Sequence[int]
     y: Tensor
@@ -124,10 +126,14 @@ class TrainedKernel(Kernel):
         """Parts whose products are made for all rows at once; of one that is looked up: where each row's product is."""
         self._all: WaveSpan | None = None
 
+    @property
+    def varies(self) -> bool:
+        """Whether it reads rows whose number depends on payloads, so that nothing is known of it beforehand."""
+        return any(read.arena.varies for read in self.whole.reads)
+
     def renew(self, passage: Passage) -> None:
         super().renew(passage)
-        if not self.layout.fixed:
-            self.ready = False
+        self.ready = self.ready and not self.varies
 
     # -- where rows are
 
@@ -148,7 +154,7 @@ class TrainedKernel(Kernel):
                 shape = (self.rows_made, *data.shape[1:-1], part.width) if data.dim() > 1 else (self.rows_made,)
                 copies = self.layout.pool.take((self.site.number, i, "copies"), shape, data)
             self.copies.append(copies)
-        self.ready, self._all = True, None
+        self.ready, self._known, self._all = True, False, None
 
     def _shape(self, op: Operation) -> _Shape:
         """Look at rows of these shapes for the first time. Raises `PayloadError` where they do not fit the node."""
@@ -167,8 +173,8 @@ class TrainedKernel(Kernel):
         if wanted is None and not node.takes_pieces and len(pieces) > 1:
             wanted = (((0, total),),)
         parts = parts_of(pieces, wanted)
-        data = op.reads[0].arena.rows_made
-        sample = self.rows(op, 0) if len(op.reads) == 1 else data.new_empty(0, *data.shape[1:-1], total)
+        rows = [self.rows(op, i)[:1] for i in range(len(op.reads))]
+        sample = rows[0] if len(rows) == 1 else torch.cat(rows, -1)
         return _Shape(parts, [part.width for part in parts], node.shape_out(sample))
 
     def _find_hoisted(self) -> None:
@@ -220,10 +226,12 @@ class TrainedKernel(Kernel):
     def forward(self, op: Operation) -> None:
         if not self.ready:
             self._get_ready(op)
+        elif op.first:
+            self._known = True  # its tensors are those of the wave before
         if op.first and self.hoisted:
             self._hoist()
         span = op.span
-        if isinstance(span, WaveSpan) and span.kernel is self and self.layout.fixed:
+        if isinstance(span, WaveSpan) and self.layout.fixed and self._known:
             for i in span.fresh:
                 span.xs[i] = self._x(i, op)
         else:
@@ -253,7 +261,7 @@ class TrainedKernel(Kernel):
         if self.once and not self.hoisted and isinstance(first, WaveSpan):
             first.sums = self.sums
             return first
-        if span is None or not self.layout.fixed:
+        if span is None or not self._known:
             span = self._all = WaveSpan(self, self.whole.reads, 0, self.rows_made)
             span.xs = [self._all_x(i) for i in range(len(self.parts))]
             span.y = self.y[self.start : self.start + self.rows_made]
