@@ -101,6 +101,11 @@ def hand(count: int = 9) -> tuple[Graph, list[Instance]]:
 WIDTH = 3
 
 
+def both_ways(size: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings for waves of so many instances, and for batches of so many messages."""
+    return {"wave_size": size}, {"max_batch": size, "waves": False}
+
+
 def chain(*nodes: str, loss: str = "squared_error", seed: int = 0) -> Graph:
     """``chain("linear", "tanh", "linear")``: x -> linear1 -> tanh2 -> linear3 -> loss. States: (instance, t)."""
     graph = Graph("chain")

@@ -17,7 +17,7 @@ from torch import nn
 from ampnet import Graph, GraphError, Inline, Messages, Processes, Replicate, StateError, Sync, Update, replicate, tile
 from ampnet.errors import NodeError
 from ampnet.events.check import assert_kept, check
-from ampnet.events.log import Backward, EventLog, Forward
+from ampnet.events.log import Backward, EventLog, Forward, Played
 from ampnet.lang import Model, compile, loss
 from ampnet.models import registry
 from ampnet.nodes import Cond, Phi
@@ -28,7 +28,7 @@ from ampnet.state import States
 from ampnet.testing import assert_close, assert_compiled, graph_gradients
 from ampnet.testing.oracle import eager_gradients
 from ampnet.testing.strategies import RandomModel, examples, programs, schedules
-from tests.replicas.small import MODELS, SGD, case, chain, doubled, hand, rows, taken, weights
+from tests.replicas.small import MODELS, SGD, both_ways, case, chain, doubled, hand, rows, taken, weights
 
 ORDERS = [("sweep", None), ("fifo", 1), ("backward-first", 2), ("random", 3), ("fifo", None), ("random", 7)]
 
@@ -45,14 +45,16 @@ def test_a_whole_model_in_copies_has_plain_autograds_gradients(name: str) -> Non
     of, orders = case(name), cycle(ORDERS)
     for n in (2, 3, 5):
         for route in ("instance", "shortest", "round-robin"):
-            (schedule, most), log = next(orders), EventLog()
-            graph = of.graph(replicas=Replicate(n, route))
-            how: dict[str, Any] = {"schedule": schedule, "max_batch": most, "max_active_keys": 4, "seed": n}
-            with Inline(graph, update=None, listeners=[log], **how) as runtime:
-                stats = runtime.train(of.instances(graph))
-            assert stats.instances == len(of.data)
-            assert_close(of.found(graph), of.want)
-            assert_kept(log)
+            schedule, most = next(orders)
+            for way in both_ways(most):
+                graph, log = of.graph(replicas=Replicate(n, route)), EventLog()
+                how: dict[str, Any] = {"schedule": schedule, "max_active_keys": 4, "seed": n, **way}
+                with Inline(graph, update=None, listeners=[log], **how) as runtime:
+                    stats = runtime.train(of.instances(graph))
+                    assert runtime.stats().instances == (len(of.data) if "wave_size" in way else 0)
+                assert stats.instances == len(of.data)
+                assert_close(of.found(graph), of.want)
+                assert_kept(log)
 
 
 def test_the_oracles_of_the_package_know_replicas() -> None:
@@ -73,11 +75,11 @@ def test_the_graph_wired_by_hand_in_copies(route: str) -> None:
     graph, instances = hand()
     want = graph_gradients(graph, instances)
     for n, (schedule, most) in zip((2, 3, 5, 2), ORDERS, strict=False):
-        graph, instances = hand()
-        replicate(graph, None, n, route=route)  # type: ignore[arg-type]
-        trained = Inline(graph, update=None, schedule=schedule, max_batch=most, max_active_keys=3)
-        trained.train(instances)
-        assert_close(taken(graph), want)
+        for how in both_ways(most):
+            graph, instances = hand()
+            replicate(graph, None, n, route=route)  # type: ignore[arg-type]
+            Inline(graph, update=None, schedule=schedule, max_active_keys=3, **how).train(instances)
+            assert_close(taken(graph), want)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -85,17 +87,18 @@ def test_the_graph_wired_by_hand_in_copies(route: str) -> None:
 def test_nodes_of_a_recurrent_network_by_every_route(part: Any, route: Any) -> None:
     of = case("list-reduction")
     for n, (schedule, most) in zip((2, 3), ORDERS[len(route) % 3 :], strict=False):
-        graph, log = of.graph(), EventLog()
-        if part == "*" and route == "position":
-            with pytest.raises(GraphError, match="would send messages of one instance to different copies"):
-                replicate(graph, part, n, route=route)
-            return
-        assert replicate(graph, part, n, route=route)
-        with Inline(graph, update=None, max_active_keys=4, schedule=schedule, max_batch=most, listeners=[log]) as run:
-            run.train(of.instances(graph))
-            run.infer(of.instances(graph))
-        assert_close(of.found(graph), of.want)
-        assert_kept(log)
+        for how in both_ways(most):
+            graph, log = of.graph(), EventLog()
+            if part == "*" and route == "position":
+                with pytest.raises(GraphError, match="would send messages of one instance to different copies"):
+                    replicate(graph, part, n, route=route)
+                return
+            assert replicate(graph, part, n, route=route)
+            with Inline(graph, update=None, max_active_keys=4, schedule=schedule, listeners=[log], **how) as run:
+                run.train(of.instances(graph))
+                run.infer(of.instances(graph))
+            assert_close(of.found(graph), of.want)
+            assert_kept(log)
 
 
 @pytest.mark.parametrize("route", ["instance", "position", "round-robin", "shortest"])
@@ -210,6 +213,15 @@ def test_no_message_is_lost_and_none_visits_two_replicas(
     assert stats.instances == len(lengths)
     assert check(log) == []
 
+    if how.get("waves", True):
+        made: dict[int, Counter[str]] = {0: Counter(), 1: Counter(), 2: Counter()}
+        for op in (op for event in log if isinstance(event, Played) for op in event.operations()):
+            made[op.direction][graph.called(op.node)] += op.rows
+        behind = inner[inner.index(next(name for name in inner if name.startswith("linear"))) :]  # have a backward
+        assert all(made[0][name] == sum(lengths) for name in inner)
+        assert all(made[1][name] == (sum(lengths) if train else 0) for name in behind)
+        return
+
     # The same from the events themselves: every state comes to one copy of each node, once, and is answered there.
     whole = {(i, t) for i, size in enumerate(lengths) for t in range(size)}
     came: dict[str, Counter[tuple[int, int]]] = {name: Counter() for name in inner}
@@ -280,7 +292,7 @@ def test_single_messages_by_turns_are_recorded_in_the_state() -> None:
     assert (first.field, second.field) == ("replica", "replica2")
     assert isinstance(graph.nodes["tanh2_joined"], Collect)
     log = EventLog()
-    Inline(graph, update=None, max_active_keys=2, listeners=[log]).train(rows(3, 2, 4))
+    Inline(graph, update=None, max_active_keys=2, waves=False, listeners=[log]).train(rows(3, 2, 4))
     fields = {e.node: e.received.fields for e in log if isinstance(e, Forward)}
     assert fields["tanh2#1"] == ("instance", "t", "replica")
     assert fields["linear3#2"] == ("instance", "t", "replica2")
@@ -363,7 +375,7 @@ def test_keys_of_the_state_are_those_without_replicas_and_loading_is_for_all(syn
                 for i in (1, 2, 3)
             )
             graph.module().load_state_dict(other)
-        with Inline(plain, waves=False) as runtime:  # replicas in one worker are run by messages: added up in one order
+        with Inline(plain) as runtime:
             assert runtime.infer(of.instances(plain)).loss == pytest.approx(want, abs=1e-12)
     finally:
         of.model.load_state_dict(before)
@@ -544,8 +556,11 @@ def test_a_routing_function_that_is_wrong_is_an_error_that_says_so(route: Any, s
 def test_a_truth_value_is_a_route() -> None:
     graph: Graph = chain("linear")
     replicate(graph, "linear1", 2, route=lambda s: s.t > 1, sync=Sync("gradients"))
-    log = EventLog()
-    Inline(graph, update=None, listeners=[log]).train(rows(3, 4))
-    met = {e.node for e in log if isinstance(e, Forward)}
-    assert met == {"x_route", "linear1#1", "linear1#2", "linear1_joined", "loss"}
-    assert_kept(log)
+    for waves in (True, False):
+        log = EventLog()
+        Inline(graph, update=None, waves=waves, listeners=[log]).train(rows(3, 4))
+        met = {e.node for e in log if isinstance(e, Forward)} | {
+            n for e in log if isinstance(e, Played) for n in e.nodes
+        }
+        assert met == {"linear1#1", "linear1#2", "loss", *(["x", "y"] if waves else ["x_route", "linear1_joined"])}
+        assert_kept(log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 
-from ampnet.events.log import EventLog
+from ampnet.events.log import EventLog, Played
 from ampnet.testing import assert_gradients
 from ampnet.testing.strategies import Block, Example, RandomModel, examples, programs, schedules
 
@@ -40,7 +40,10 @@ def test_a_program_with_every_block() -> None:
         Example(torch.randn(1, 4, dtype=torch.float64), torch.randn(1, 4, dtype=torch.float64), k, c, f)
         for k, c, f in [(0, 1, 1), (1, 3, 2), (0, 2, 3)]
     ]
-    losses = [model.loss(e) for e in chosen]
     instances = [model.instance(e) for e in chosen]
-    assert_gradients(model.graph, instances, losses, listeners=[log], max_active_keys=3)
+    assert_gradients(model.graph, instances, [model.loss(e) for e in chosen], listeners=[log], max_active_keys=3)
+    assert sum(len(e.nodes) for e in log if isinstance(e, Played)) > 50
+    log = EventLog()
+    losses = [model.loss(e) for e in chosen]
+    assert_gradients(model.graph, instances, losses, listeners=[log], max_active_keys=3, waves=False)
     assert len(log) > 50

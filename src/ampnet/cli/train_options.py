@@ -110,7 +110,9 @@ OPTIONS: dict[str, Option] = {
         "off",
         called="--no-waves",
     ),
-    "max_batch": Option("of message passing: messages handed to a node at once, at most; turns waves off", _number(), "no limit"),
+    "max_batch": Option(
+        "of message passing: messages handed to a node at once, at most; turns waves off", _number(), "no limit"
+    ),
     "enough_rows": Option(
         "of message passing: rows beyond which a larger batch is not waited for; none: any number",
         {"type": lambda text: None if text == "none" else whole(1)(text), "metavar": "N|none"},
@@ -142,9 +144,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "decay": Option("factor of the learning rate after every epoch", {"type": fraction, "metavar": "FACTOR"}),
     "optimizer": Option("of every node; momentum is SGD with 0.9", {"choices": ("adam", "sgd", "momentum", "adagrad")}),
-    "beta2": Option(
-        "Adam's beta2", {"type": share, "metavar": "B"}
-    ),
+    "beta2": Option("Adam's beta2", {"type": share, "metavar": "B"}),
     "weight_decay": Option(
         "weight decay; with Adam decoupled from the gradient, as in AdamW",
         {"type": share, "metavar": "W"},

@@ -85,6 +85,16 @@ class Linear(Parameterised):
     def delta(self, span: Span, part: int) -> Tensor:
         return span.g
 
+    def squash(self, y: Tensor) -> None:
+        """Apply the activation, in place."""
+        if self._active is not None:
+            self._active[0](y)
+
+    def unsquash(self, g: Tensor, y: Tensor) -> None:
+        """From the gradient of the output to that before the activation, in place."""
+        if self._active is not None:
+            self._active[1](g, y)
+
     def run(self, span: Span) -> None:
         y, w, products, begun = span.y, span.w, span.products, span.begun
         bias = w[1] if len(w) > 1 else None
@@ -98,13 +108,11 @@ class Linear(Parameterised):
             begun = True
         if not begun:  # nothing but zeros came in
             y.zero_() if bias is None else y.copy_(bias)
-        if self._active is not None:
-            self._active[0](y)
+        self.squash(y)
 
     def back(self, span: Span) -> None:
         g = span.g
-        if self._active is not None:
-            self._active[1](g, span.y)
+        self.unsquash(g, span.y)
         for part, weight in enumerate(self._weights(span)[0]):
             span.add_product(part, g, weight)
 
@@ -127,4 +135,3 @@ class Linear(Parameterised):
         weight = self.updater.weights[0]
         shown = f"Linear {weight.shape[1]}→{weight.shape[0]}"
         return shown if self.activation is None else f"{shown} + {self.activation}"
-

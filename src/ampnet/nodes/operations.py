@@ -180,7 +180,7 @@ class Binary(Operation):
         a, b = self.side(v, 0), self.side(v, 1)
         if not isinstance(a, Tensor) or (not isinstance(b, Tensor) and not isinstance(b, int | float)):
             return self.forward(v)
-        into: Tensor = self._into(a, b, out=out)
+        into: Tensor = self._into(a, b, out=out)  # type: ignore[operator]
         return into
 
     def backward(self, g: Tensor, v: Values, grads: Gradients, wanted: Sequence[bool]) -> None:

@@ -11,6 +11,7 @@ only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -42,6 +43,21 @@ class Bag:
     offsets: Tensor
     owners: Tensor | None = None
     """Which target each row is of, once somebody asked."""
+
+    turned: tuple[Tensor, Tensor, int, int] | None = None
+
+    def turn(self) -> tuple[Tensor, Tensor, int, int]:
+        """The same the other way round: the targets that each row is added to, as an index with offsets, for the rows
+        from the first that is read to the last."""
+        if self.turned is None:
+            if not len(self.index):
+                return self.index, self.offsets[:1], 0, 0
+            order = torch.argsort(self.index, stable=True)
+            low, high = int(self.index[order[0]]), int(self.index[order[-1]]) + 1
+            offsets = self.index.new_zeros(high - low + 1)
+            torch.cumsum(torch.bincount(self.index - low, minlength=high - low), 0, out=offsets[1:])
+            self.turned = self.targets().index_select(0, order), offsets, low, high
+        return self.turned
 
     def targets(self) -> Tensor:
         """Which target each row is of."""
@@ -75,6 +91,10 @@ class Operation:
     """At a node with parameters: messages that get a gradient; elsewhere, rows."""
     kept: Sequence[Tensor | None] = ()
     """What the kernel wants to see again in the backward."""
+    trained: tuple[Site, ...] = ()
+    """The sites whose parameters are trained where it is computed: its own, the Linears of a mixture or of a choice."""
+    members: list[Operation] = field(default_factory=list)
+    """Of a choice: the operations of its Linears, which are computed as one; the first of them is this one's site."""
     versions: dict[int, int] = field(default_factory=dict)
     """By number of the site (its own, or those of a mixture's Linears): updates of the node when the forward saw it."""
     span: Span | None = None
@@ -104,11 +124,18 @@ class Layout:
     """What is to be computed for some instances. See the head of this file."""
 
     def __init__(
-        self, sites: Sites, moved: Sequence[bool], scores: Sequence[Score], pool: Pool, device: torch.device
+        self,
+        sites: Sites,
+        moved: Sequence[bool],
+        scores: Sequence[Score],
+        pool: Pool,
+        device: torch.device,
+        choices: bool = True,
     ) -> None:
         """``device``: where it will be computed. All that has to be there is sent there in one piece."""
         self.sites, self._scores, self.pool, self.device = sites, scores, pool, device
         self._sent: list[tuple[object, str, Ints]] = []
+        self._choices = choices
         self.fixed = False
         """Whether all of it is in the same memory in every wave."""
         self._held: tuple[Pool, int] | None = None
@@ -265,9 +292,28 @@ class Layout:
             operation.round = round_
             trained = isinstance(site.node, Parameterised)
             operation.messages = int(self._heard[site.number * rounds + round_]) if trained else stop - start
+            operation.trained = tuple(site.terms) if site.kind == "mixture" else (site,) if trained else ()
             self.operations.append(operation)
             self.wholes[site.number].operations.append(operation)
             seen.add(site.number)
+        if self._choices:
+            self._choose()
+
+    def _choose(self) -> None:
+        """Operations of the Linears of a choice become one, where their rows are neighbours."""
+        found: dict[int, list[Operation]] = {}
+        for op in self.operations:
+            if op.site.choice is not None:
+                found.setdefault(op.site.choice, []).append(op)
+        gone: set[int] = set()
+        for members in found.values():
+            leader, members = members[0], sorted(members, key=lambda op: op.start)
+            adjacent = all(a.stop == b.start for a, b in itertools.pairwise(members))
+            alike = all(op.reads[0].arena is leader.reads[0].arena for op in members)
+            if len(members) > 1 and adjacent and alike:
+                leader.members, leader.trained = members, tuple(op.site for op in members)
+                gone.update(id(op) for op in members if op is not leader)
+        self.operations = [op for op in self.operations if id(op) not in gone]
 
     @property
     def nbytes(self) -> int:

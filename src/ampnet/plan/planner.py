@@ -52,12 +52,12 @@ _AHEAD = 256
 class Planner:
     """Scores and layouts of one worker's nodes. Raises `Unplayable` where they cannot be told beforehand."""
 
-    def __init__(
-        self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], shelf: Shelf
-    ) -> None:
+    def __init__(self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], shelf: Shelf) -> None:
         self.sites, self.shelf = Sites(graph, wiring, nodes), shelf
         self.beat: Callable[[], None] = lambda: None
         """Called now and then: a sign of life."""
+        self.choices = True
+        """Whether the Linears of a choice may be computed in one operation."""
         self.rehearsed = 0
         """Instances rehearsed so far."""
         functions = [f for node in nodes.values() for f in node.state_functions().values()]
@@ -215,7 +215,7 @@ class Planner:
             self._layouts.move_to_end(key)
         else:
             found, again = self._find(lot, behind), False
-            layout = Layout(self.sites, self._moved, found, Pool(), self.device())
+            layout = Layout(self.sites, self._moved, found, Pool(), self.device(), self.choices)
             layout.key = self._key(lot) if key else ()
             self._unused += 1
         pool = layout.pool if layout.pool in pools else pools[-1] if pools else layout.pool

@@ -295,7 +295,9 @@ def _messages(
         if trained:
             counts = np.bincount(owners[_any_of(wanted[step.base : step.base + step.rows], step)])
             some = np.flatnonzero(counts)
-            found.append(np.stack([some, np.full_like(some, site.number), np.full_like(some, step.round), counts[some]]))
+            found.append(
+                np.stack([some, np.full_like(some, site.number), np.full_like(some, step.round), counts[some]])
+            )
         if site.looks_at_states:
             order = np.argsort(owners, kind="stable")
             cuts = np.flatnonzero(np.diff(owners[order])) + 1

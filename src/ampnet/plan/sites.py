@@ -25,12 +25,17 @@ import numpy as np
 
 from ampnet.errors import AmpnetError
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
+from ampnet.nodes.cond import Cond
 from ampnet.nodes.linear import Linear
 from ampnet.nodes.node import Node, Piece
 from ampnet.nodes.program import Ref
 from ampnet.nodes.reduce import Reduce
 from ampnet.nodes.rows import Rows
 from ampnet.nodes.transform import Parameterised
+
+
+_FEW = 3
+"""Layers of a choice that are computed in one operation, at least."""
 
 
 class Unplayable(AmpnetError):
@@ -77,8 +82,8 @@ class Site:
     """The number of the first slot. A mixture has three: what pairs read, what it reads, and the way back."""
     early: list[bool] = field(default_factory=list)
     """Of each slot: whether all that it reads is made before the site's first round."""
-    trained: tuple[Site, ...] = ()
-    """The sites whose parameters are trained where this one is computed: itself, or the Linears of a mixture."""
+    choice: int | None = None
+    """Which choice the Linear is one of: all of them are computed in one operation (`ampnet.wave.kernels.choice`)."""
     block: tuple[int, int] = (0, 0)
     """(block, place in it): blocks lie one after the other in the arena, round by round, in the order of places."""
 
@@ -126,6 +131,7 @@ class Sites:
                 self._read[site.name, port] = self._sources(End(site.name, port))
         self._find_views()
         self._find_mixtures()
+        self._find_choices()
         self._make_arenas()
 
     # -- what can be played
@@ -269,6 +275,33 @@ class Sites:
                 for term in (*linears, *zeros):
                     term.kind = "absorbed"
 
+    # -- choices
+
+    def _find_choices(self) -> None:
+        """Linears of one shape, in no loop, that a Cond chooses among, or that read nothing but such Linears."""
+        found: dict[object, list[Site]] = {}
+        for site in sorted(self.sites, key=lambda s: (s.component, s.rank)):
+            if site.kind != "rows" or not isinstance(site.node, Linear) or site.node.sites > 1 or site.views != [None]:
+                continue
+            if len(self.order[site.component]) > 1:
+                continue
+            sources, node = self.read(site, self._ports(site)[0]), site.node
+            end = self.wiring.backward[End(site.name, site.end.port)]
+            chosen = end.node != CONTROLLER and isinstance(self.graph.nodes[end.node], Cond)
+            only = sources[0] if len(sources) == 1 and not chosen else None
+            if not chosen and (only is None or only.choice is None or len(self.readers(only)) > 1):
+                continue
+            source = tuple(s.number for s in sources) if only is None else ("choice", only.choice)
+            w = node.updater.weights
+            kind = (source, node.activation, tuple(w[0].shape), len(w), w[0].dtype, end.node if chosen else None)
+            mine = found.setdefault(kind, [])
+            site.choice = list(found).index(kind)
+            mine.append(site)
+        for sites in found.values():
+            if len(sites) < _FEW:
+                for site in sites:
+                    site.choice = None
+
     # -- arenas
 
     def _make_arenas(self) -> None:
@@ -284,6 +317,10 @@ class Sites:
                 sources = self.read(site, port)
                 for other in sources[1:]:
                     same[root(other.number)] = root(sources[0].number)
+        first_of: dict[int, int] = {}
+        for site in self.sites:  # the layers of a choice make rows of one arena
+            if site.choice is not None:
+                same[root(site.number)] = root(first_of.setdefault(site.choice, site.number))
         for site in self.sites:  # the terms of a mixture all read one arena
             first = [self.read(term, 0)[0].number for term in site.terms]
             for number in first[1:]:
@@ -326,10 +363,6 @@ class Sites:
                 site.block = (self.blocks, 0)
                 self.blocks += 1
             site.slot = len(self.slots)
-            if site.kind == "mixture":
-                site.trained = tuple(site.terms)
-            elif site.kind == "rows" and isinstance(site.node, Parameterised):
-                site.trained = (site,)
             self.slots += [site] * (3 if site.kind == "mixture" else len(site.parts))
         self._make_columns()
 

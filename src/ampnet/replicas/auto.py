@@ -1,11 +1,11 @@
 """Auto: how many replicas of a model to make, from what an instance costs.
 
-    work on an instance      seconds of one replica: operations of its waves and updates, measured by a short trial on a
-                             copy of the graph, with the engine that will train (`ampnet.runtime.stats`)
-    the controller's part    making the instance, naming it to a worker, hearing of its end. One process does that for
-                             all replicas
+work on an instance      seconds of one replica: operations of its waves and updates, measured by a short trial on a
+                         copy of the graph, with the engine that will train (`ampnet.runtime.stats`)
+the controller's part    making the instance, naming it to a worker, hearing of its end. One process does that for
+                         all replicas
 
-    replicas                 as many as the controller can keep busy, but no more than there are cores
+replicas                 as many as the controller can keep busy, but no more than there are cores
 """
 
 from __future__ import annotations

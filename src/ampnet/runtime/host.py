@@ -395,7 +395,6 @@ class Host:
         }
         self.endpoint.send(self.controller, Note(Kind.ANSWER, data, {}))
 
-
     def _idle(self) -> bool:
         if self.worker is not None:
             return not any(lane.waiting for lane in self.worker.lanes)

@@ -255,12 +255,15 @@ def examples(draw: st.DrawFn, most: int = 5) -> list[Example]:
 
 
 def schedules() -> st.SearchStrategy[dict[str, Any]]:
-    """Settings of `ampnet.Inline` that change the order of things but must not change a gradient."""
-    return st.fixed_dictionaries(
-        {
-            "schedule": st.sampled_from(["sweep", "backward-first", "fifo", "random"]),
-            "seed": st.integers(0, 2**16),
-            "max_active_keys": st.integers(1, 6),
-            "max_batch": st.one_of(st.none(), st.integers(1, 4)),
-        }
+    """Settings of `ampnet.Inline` that change the order of things but must not change a gradient: waves or messages,
+    any number of instances in flight, in any order, batched in any way."""
+    size = st.one_of(st.none(), st.integers(1, 4))
+    common = {
+        "schedule": st.sampled_from(["sweep", "backward-first", "fifo", "random"]),
+        "seed": st.integers(0, 2**16),
+        "max_active_keys": st.integers(1, 6),
+    }
+    return st.one_of(
+        st.fixed_dictionaries({**common, "wave_size": size}),
+        st.fixed_dictionaries({**common, "max_batch": size, "waves": st.just(False)}),
     )

@@ -126,7 +126,14 @@ class Updater:
         """
         policy, quick = self.policy, self.stepper
         self.direct, self._went = None, False
-        if quick is None or not quick.may_be_plain or policy is None or self.counts_messages or self._touched or self.stashes:
+        if (
+            quick is None
+            or not quick.may_be_plain
+            or policy is None
+            or self.counts_messages
+            or self._touched
+            or self.stashes
+        ):
             return
         if instances < policy.min_update_frequency or self.waiting or self.together or self.moved is not None:
             return

@@ -44,7 +44,22 @@ class Pool:
 class Arena:
     """The rows of one wave. See the head of this file."""
 
-    __slots__ = ("blank", "data", "fixed", "grad", "inverse", "moved", "number", "pool", "pumped", "rows", "sole", "table", "touched", "varies")
+    __slots__ = (
+        "blank",
+        "data",
+        "fixed",
+        "grad",
+        "inverse",
+        "moved",
+        "number",
+        "pool",
+        "pumped",
+        "rows",
+        "sole",
+        "table",
+        "touched",
+        "varies",
+    )
 
     def __init__(self, number: int, rows: int, pumped: int, moved: bool, pool: Pool, sole: bool = False) -> None:
         """``sole``: only one slot of one site, in no loop, reads its rows."""

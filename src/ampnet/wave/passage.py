@@ -31,9 +31,7 @@ from ampnet.wave.kernels.kernel import Kernel
 class Passage:
     """See the head of this file."""
 
-    def __init__(
-        self, number: int, lot: Lot, layout: Layout, products: Products, *, skips: bool, alone: bool
-    ) -> None:
+    def __init__(self, number: int, lot: Lot, layout: Layout, products: Products, *, skips: bool, alone: bool) -> None:
         """``skips``: instances whose gradients are not finite are left out. ``alone``: nothing else is played before it
         is over."""
         self.number, self.lot, self.layout, self.products = number, lot, layout, products
@@ -57,7 +55,7 @@ class Passage:
         for arena in layout.arenas:
             arena.clear()
         if not layout.kernels:
-            made = {n: kernel_of(whole.site, self) for n, whole in layout.wholes.items()}
+            made = {op.site.number: kernel_of(op.site, self) for op in layout.operations if op.first}
             self.kernels: dict[int, Kernel] = made
             if layout.fixed:
                 layout.kernels = dict(made)
@@ -65,7 +63,7 @@ class Passage:
             self.kernels = layout.kernels  # type: ignore[assignment]
             for kernel in self.kernels.values():
                 kernel.renew(self)
-        self.left: Counter[str] = Counter(site.name for whole in layout.wholes.values() for site in whole.site.trained)
+        self.left: Counter[str] = Counter(site.name for op in layout.operations if op.first for site in op.trained)
         """Of each node with parameters: sites whose gradients have not been collected yet."""
 
     def load(self, payloads: Iterable[tuple[int, Tensor]]) -> None:
@@ -118,4 +116,3 @@ class Passage:
     def skip(self, instances: Iterable[int]) -> None:
         """Leave these instances out of the count of gradients."""
         self.skipped.update(instances)
-

@@ -85,10 +85,11 @@ class Player:
         self.shelf = Shelf()
         for node in nodes.values():
             node.shelf = self.shelf
+        self.skips = any(isinstance(node, Loss) and node.on_nan == "skip" for node in nodes.values())
         self.planner = Planner(graph, wiring, nodes, self.shelf)
         self.planner.beat = self._beat
+        self.planner.choices = not self.skips  # rows that are left out are looked for node by node
         self.products = Products(narrow=precision == "bfloat16")
-        self.skips = any(isinstance(node, Loss) and node.on_nan == "skip" for node in nodes.values())
         self.passages: list[Passage] = []
         """In flight, the oldest first."""
         self._staged: deque[Lot] = deque()
@@ -164,9 +165,7 @@ class Player:
         except NodeError as error:
             cause = error.__cause__ or error
             raise NodeError(error.node, error.direction, error.states, self.name, cause) from cause
-        passage = Passage(
-            self.waves, lot, layout, self.products, skips=self.skips, alone=self.schedule.one_by_one
-        )
+        passage = Passage(self.waves, lot, layout, self.products, skips=self.skips, alone=self.schedule.one_by_one)
         passage.load(self._checked(lot, passage))
         self.passages.append(passage)
         self.most = max(self.most, len(self.passages))
@@ -263,7 +262,7 @@ class Player:
     def _forward(self, passage: Passage, op: Operation) -> None:
         site = op.site
         began = self.clock() if self._traced else 0.0
-        if site.trained:
+        if op.trained:
             self._note_versions(passage, op)
         try:
             passage.kernels[site.number].forward(op)
@@ -281,11 +280,11 @@ class Player:
                 if self.skips:
                     self._stop_poison(passage, op)
                 kernel.backward(op)
-                if site.trained:
+                if op.trained:
                     self._note_lags(passage, op)
             if self._traced:
                 self._trace(passage, op, BACKWARD, began, False)
-            if op.first and site.trained:
+            if op.first and op.trained:
                 self._collect(passage, op)
         except AmpnetError:
             raise
@@ -298,22 +297,22 @@ class Player:
         if not self.schedule.one_by_one or self._traced:
             kernel = passage.kernels[op.site.number]
             first = kernel.whole.operations[0].versions
-            for site in op.site.trained:
+            for site in op.trained:
                 hoisted = isinstance(kernel, TrainedKernel) and kernel.hoisted and not op.first
                 op.versions[site.number] = first[site.number] if hoisted else _updater(site).seen_version()
         elif op.first:
-            for site in op.site.trained:
+            for site in op.trained:
                 passage.seen.setdefault(site.name, _updater(site).seen_version())
 
     def _note_lags(self, passage: Passage, op: Operation) -> None:
         if not self.schedule.one_by_one or self._traced:
-            for place, site in enumerate(op.site.trained):
-                messages = op.messages if site is op.site else op.links(place)
+            for place, site in enumerate(op.trained):
+                messages = op.links(place) if op.site.kind == "mixture" else passage.layout.heard(site.number, op.round)
                 if messages:
                     lags = passage.lags.setdefault(site.name, Counter())
                     lags[_updater(site).seen_version() - op.versions[site.number]] += messages
         elif op.first:
-            for site in op.site.trained:
+            for site in op.trained:
                 whole = passage.layout.wholes.get(site.number)
                 messages = passage.layout.heard(site.number) if whole is None else whole.messages
                 if messages:
@@ -323,7 +322,7 @@ class Player:
     # -- [3]
 
     def _collect(self, passage: Passage, op: Operation) -> None:
-        began, trained = self.clock() if self._traced else 0.0, op.site.trained
+        began, trained = self.clock() if self._traced else 0.0, op.trained
         for site in trained:
             assert isinstance(site.node, Parameterised)
             site.node.updater.go_direct(self.updates.own(site.node, passage.numbers))
@@ -401,7 +400,7 @@ class Player:
         have added to the sums of these sites."""
         site, states = bad[0][1], None
         for passage, one in bad:
-            for op in (op for op in passage.layout.operations if one in op.site.trained):
+            for op in (m for o in passage.layout.operations if one in o.trained for m in o.members or [o]):
                 rows = self._bad_rows(passage, op)
                 if len(rows) and states is None:
                     site, states = one, self._states(passage, op, rows[:1])
@@ -516,6 +515,7 @@ class Player:
 
     def _named(self, passage: Passage, op: Operation, direction: str, error: Exception) -> Exception:
         """An error of an operation, with node and states."""
+        op = getattr(passage.kernels[op.site.number], "playing", op)
         if isinstance(error, NodeError):
             return error
         if op.site.node is None:
@@ -532,7 +532,7 @@ class Player:
         if self._traced_passage is not passage:
             self._tell_traces()
             self._traced_passage = passage
-        now, sites = self.clock(), op.site.trained
+        now, sites = self.clock(), op.trained
         for site in sites or (op.site,):
             version, lag, messages = None, 0, op.messages
             if sites:
@@ -541,7 +541,7 @@ class Player:
                 lag = version - op.versions[site.number] if direction != COLLECT else 0
                 heard = passage.layout.heard
                 messages = heard(site.number, op.round) if direction != COLLECT else heard(site.number)
-            rows = op.stop - op.start
+            rows = sum(m.stop - m.start for m in op.members or [op] if not op.members or m.site is site)
             told = Told(
                 site.name, site.end.port, op.round, direction, began, now - began, rows, messages, version, lag, wanted
             )

@@ -9,6 +9,7 @@ from ampnet.nodes.rows import Rows
 from ampnet.nodes.split import Split
 from ampnet.nodes.transform import Parameterised, Transform
 from ampnet.plan.sites import Site
+from ampnet.wave.kernels.choice import ChoiceKernel
 from ampnet.wave.kernels.embedding import EmbeddingKernel
 from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.kernels.loss import LossKernel
@@ -31,7 +32,9 @@ _BY_KIND: dict[str, type[Kernel]] = {
 def kernel_of(site: Site, passage: Passage) -> Kernel:
     """The kernel of a site for a passage."""
     kind = _BY_KIND.get(site.kind)
-    if kind is None:
+    if passage.layout.wholes[site.number].operations[0].members:
+        kind = ChoiceKernel
+    elif kind is None:
         kind = _of_rows(site, passage)
     return kind(site, passage)
 

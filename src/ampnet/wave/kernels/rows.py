@@ -142,4 +142,3 @@ class Pumped(Kernel):
 
 def _anybody(x: Tensor, train: bool) -> Messages:
     return Messages.trusted(x, _NOBODY, None, train)
-

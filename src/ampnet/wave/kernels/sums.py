@@ -39,7 +39,13 @@ class BagKernel(Kernel):
         self.out.put(op.start, op.stop, add_up(bag.arena.data, index, bag.offsets))
 
     def backward(self, op: Operation) -> None:
-        op.reads[0].add(_spread(self.gradient(op), op.bags[0]))
+        bag, read, g = op.bags[0], op.reads[0], self.gradient(op)
+        if read.arena.inverse is not None or g.is_cuda or not read.moved:
+            read.add(_spread(g, bag))
+            return
+        index, offsets, low, high = bag.turn()
+        if low < high:
+            read.arena.gradient()[low:high].add_(add_up(g, index, offsets))
 
 
 class MixtureKernel(Kernel):

@@ -182,8 +182,10 @@ class TrainedKernel(Kernel):
         self.hoisted, self.lifted = {}, False
         for i, part in enumerate(self.parts):
             read = self.whole.reads[part.sources[0].slot]
-            few = read.arena.inverse is not None and len(part.sources) == 1 and 2 * len(read.arena.rows_made) <= (
-                self.rows_made
+            few = (
+                read.arena.inverse is not None
+                and len(part.sources) == 1
+                and 2 * len(read.arena.rows_made) <= (self.rows_made)
             )
             if self.node.may_hoist(i):
                 if few and read.arena.table:
