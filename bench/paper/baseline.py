@@ -58,6 +58,7 @@ from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Workload, measured, ordered
 from ampnet.fit import EpochRecord, FitResult
 from ampnet.lang import Compiled, Seq
+from ampnet.runtime.stats import RunStats
 from ampnet.update.policy import MakeOptimizer
 from bench.batch import Batch, Bucket
 from bench.peers import ggsnn, list_reduction, mnist, tree_lstm
@@ -387,10 +388,11 @@ def train(job: Job, *, json: Path, quiet: bool = False) -> int:
     except KeyboardInterrupt:
         interrupted = True
     result, settings = run.result(), {**asdict(job.settings), "batch": job.batch}
-    write_json(json, report(workload.name, result, meter, settings, interrupted=interrupted))
+    engine = RunStats("plain torch", None, 0, 0, 0)
+    write_json(json, report(workload.name, result, meter, settings, engine, interrupted=interrupted))
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
-    display.say(summary(workload.name, workload.unit, result, meter))
+    display.say(summary(workload.name, workload.unit, result, meter, engine))
     if interrupted:
         return INTERRUPTED
     return REACHED if result.reached or result.target is None else NOT_REACHED

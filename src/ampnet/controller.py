@@ -14,13 +14,14 @@ under way) unless one is asked for, or run together, pumped in turns.
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ampnet.errors import AmpnetError, DataError, PairingError
+from ampnet.errors import AmpnetError, DataError, NotFiniteWarning, PairingError
 from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
 from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
@@ -54,6 +55,8 @@ class _Open:
     """Whether data was left when the run was stopped."""
     numbers: list[int] = field(default_factory=list)
     """Of its instances, in inference."""
+    warned: bool = False
+    """Whether it was said that a prediction is not finite."""
 
 
 @dataclass(slots=True, eq=False)
@@ -258,6 +261,7 @@ class Controller:
         for number, instance in batch.items():
             if not instance.fits(fields):
                 self._complain(opened, number, instance)
+        at = self.clock()  # whoever takes them may begin at once
         staged = self._stage(batch, opened.stream)
         for number, instance in batch.items():
             # Who takes whole instances tells when they are done (training).
@@ -266,7 +270,7 @@ class Controller:
         if not staged:
             self._post_all(opened, batch)
         elif self._announce.wants(Pump):
-            self._tell_pumped(opened, batch, ())
+            self._tell_pumped(opened, batch, (), at)
 
     def _complain(self, opened: _Open, number: int, instance: Instance) -> None:
         for name, given in instance.feeds.items():
@@ -305,14 +309,13 @@ class Controller:
                     f"stream '{opened.stream.name}', input '{name}', instances {first} to {last}: {error}"
                 ) from error
         if self._announce.wants(Pump):
-            self._tell_pumped(opened, batch, tuple((port, messages.states) for port, messages in sent))
+            self._tell_pumped(opened, batch, tuple((port, messages.states) for port, messages in sent), self.clock())
         for left, (port, messages) in enumerate(sent, start=1 - len(sent)):
             self._post(port, messages, left == 0)
 
-    def _tell_pumped(self, opened: _Open, batch: Mapping[int, Instance], states: PortStates) -> None:
-        now, stream = self.clock(), opened.stream
-        pumped = tuple(batch)
-        self._announce(Pump(now, stream.name, stream.train, pumped, states, len(self._in_flight), bool(self._open)))
+    def _tell_pumped(self, opened: _Open, batch: Mapping[int, Instance], states: PortStates, at: float) -> None:
+        stream, pumped = opened.stream, tuple(batch)
+        self._announce(Pump(at, stream.name, stream.train, pumped, states, len(self._in_flight), bool(self._open)))
 
     def _due(self, instance: Instance, train: bool) -> int:
         """How many answers (training) or results (inference) the instance waits for."""
@@ -364,7 +367,22 @@ class Controller:
             if opened.stream.keep_predictions:
                 opened.tally.keep(part, {n: self._in_flight[n].position for n in numbers if n in self._in_flight})
             if not part.train:
+                if len(part.skipped) and not opened.warned:
+                    opened.warned = True
+                    self._warn(opened, part)
                 self._settle(part.states.column("instance"), False)
+
+    @staticmethod
+    def _warn(opened: _Open, report: Report) -> None:
+        """Say once for a stream that a prediction is not finite. Its mean loss is that of the others."""
+        state = report.states.take(report.skipped[:1]).describe()
+        warnings.warn(
+            f"stream '{opened.stream.name}': the loss or prediction of '{report.node}' is not finite at {state}. Such "
+            f"messages are counted in StreamStats.skipped and left out of the means. Usual causes: bad input, weights "
+            f"that were trained to no end",
+            NotFiniteWarning,
+            stacklevel=2,
+        )
 
     def _settle(self, instances: Column, train: bool) -> None:
         done: dict[int, tuple[_Open, list[int]]] = {}

@@ -171,7 +171,8 @@ class StreamStats:
     seconds: float
     """From its first pump to its last retirement."""
     skipped: int
-    """Messages whose loss was not finite and whose gradient was left out."""
+    """Messages whose loss was not finite: in training their gradient was left out, in inference they are not in the
+    means."""
     complete: bool = True
     """False where the run was stopped before all its instances were pumped."""
     predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)

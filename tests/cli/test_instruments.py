@@ -1,6 +1,6 @@
 """Instruments read the engine that trains: logs, traces, pictures and reports of waves, several of them in flight.
 
-    train --log LOG --trace TRACE ──> check LOG;  gantt LOG or TRACE;  report LOG or TRACE
+train --log LOG --trace TRACE ──> check LOG;  gantt LOG or TRACE;  report LOG or TRACE
 """
 
 from __future__ import annotations

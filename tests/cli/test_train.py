@@ -137,7 +137,7 @@ def test_message_by_message_gradients_are_stale(tmp_path: Path) -> None:
         ("--wave-size 4", 2, 4, 1),
         ("--wave-size 1 --schedule fifo", 1, 1, 40),
         ("--wave-size 1 --schedule random --max-active-keys 3", 1, 1, 3),
-        ("--schedule sweep --max-active-keys 16 --min-update-frequency 100", 3, 4, 5),  # the last of a stream is smaller
+        ("--schedule sweep --max-active-keys 16 --min-update-frequency 100", 3, 4, 5),  # a stream ends with less
     ],
 )
 def test_waves_are_as_large_and_as_many_as_asked(
@@ -183,11 +183,17 @@ def test_the_log_tells_its_size(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]
 
 
-def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path) -> None:
-    """A rate like this makes every loss nan; skipped, they leave nothing to average."""
+@pytest.mark.filterwarnings("default")
+def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rate like this makes every loss nan; skipped, they leave nothing to average. A line on stderr says so."""
     file = tmp_path / "run.json"
     wild = ("--optimizer", "sgd", "--learning-rate", "1e30", "--on-nan", "skip")
     assert main([*TINY, *wild, "--json", str(file)]) == 0
+    warned = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in warned] == ["ampnet"] * len(warned)
+    assert warned[0].startswith(
+        "ampnet: stream 'valid 1': the loss or prediction of 'loss' is not finite at (instance="
+    )
     report = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert report["history"][1]["valid_loss"] is None
     assert report["skipped"] > 0

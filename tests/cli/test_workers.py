@@ -35,11 +35,13 @@ def test_the_same_lines_and_a_log_that_keeps_the_promises(tmp_path: Path, capsys
     log, report, trace = (tmp_path / name for name in ("run.log", "report.json", "trace.json"))
     files = ("--log", str(log), "--json", str(report), "--trace", str(trace))
     assert main([*TWO, "--train-size", "4000", *files]) == 0
-    first, second, last = lines(capsys)
+    first, second, last, size_of_log = lines(capsys)
+    assert size_of_log.startswith(f"log: {log}, ")
     for number, line in enumerate((first, second), start=1):  # a short epoch may end before any event was sent
         assert EPOCH.fullmatch(line.replace("staleness -", "staleness 0.0 (max 0)"))
         assert f"epoch  {number}" in line
     assert SUMMARY.fullmatch(last)
+    assert last.endswith("engine: messages (the model is parted over workers)")
     assert main(["check", str(log)]) == 0
     assert "all promises kept" in lines(capsys)[0]
     data = json.loads(report.read_text())
@@ -146,7 +148,7 @@ def test_an_interrupt_reports_what_was_reached(
     monkeypatch.setattr(Plain, "epoch", interrupting(times))
     report, log = tmp_path / "run.json", tmp_path / "run.log"
     assert main([*TWO, "--epochs", "200", "--target", "1", "--json", str(report), "--log", str(log)]) == 130
-    first, last = lines(capsys)
+    first, last, _ = lines(capsys)
     assert re.fullmatch(r"interrupted after \d epochs?, \d+\.\d s", first)
     assert SUMMARY.fullmatch(last.replace("staleness -", "staleness 0.0 (max 0)"))
     assert json.loads(report.read_text())["interrupted"] is True
@@ -175,7 +177,7 @@ def test_ctrl_c_goes_to_the_whole_group_and_what_is_in_flight_comes_back(tmp_pat
         out, err = process.communicate()
     assert process.returncode == 130
     assert err == ""
-    *_, before, last = out.splitlines()
+    *_, before, last, _ = out.splitlines()
     assert before.startswith("interrupted after ")
     assert SUMMARY.fullmatch(last)
     assert sorted(tmp_path.iterdir()) == [report, log]

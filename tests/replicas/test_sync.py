@@ -33,6 +33,7 @@ from tests.replicas.small import (
     SGD,
     assert_alike,
     assert_equal,
+    both_ways,
     case,
     chain,
     copies,
@@ -147,7 +148,8 @@ def test_any_policy_in_any_order(
     graph, log = twins(n, Sync(kind, every), route, part), EventLog()
     update = Update(OPTIMIZERS[optimizer], frequency, count, weights="current" if kind == "shared" else seen)
     how: dict[str, Any] = {"schedule": schedule, "seed": seed, "max_active_keys": 1 + seed % 6}
-    with Inline(graph, update=update, listeners=[log], max_batch=(None, 1, 3)[seed % 3], **how) as runtime:
+    how |= both_ways((None, 1, 3)[seed % 3])[seed // 3 % 2]
+    with Inline(graph, update=update, listeners=[log], **how) as runtime:
         ended = runtime.run(streams(*lengths, each=1 + seed % 3), together=together, barrier=barrier and not together)
         assert sum(s.instances for s in ended if s.train) == sum(lengths)
         assert_equal(graph)
@@ -179,13 +181,16 @@ def test_the_mean_is_the_mean() -> None:
         assert_close({"w": w, "b": b}, want)
 
 
+@pytest.mark.parametrize(("waves", "steps"), [(True, [3.0, 2.0]), (False, [6.0, 3.0])])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "fused"])
-def test_what_optimizers_remember_is_averaged_and_the_steps_are_those_of_the_busiest(optimizer: str) -> None:
-    """The same run with "keep" says what each had."""
+def test_what_optimizers_remember_is_averaged_and_the_steps_are_those_of_the_busiest(
+    optimizer: str, waves: bool, steps: list[float]
+) -> None:
+    """The same run with "keep" says what each had: an update for every instance of its own (waves), or message."""
     states = {}
     for memory in ("keep", "average"):
         graph = twins(2, Sync("epoch", optimizer=memory))
-        with Inline(graph, update=Update(OPTIMIZERS[optimizer]), max_active_keys=2) as runtime:
+        with Inline(graph, update=Update(OPTIMIZERS[optimizer]), max_active_keys=2, waves=waves) as runtime:
             runtime.train(rows(1, 2, 3, 1, 2))
         states[memory] = [remembered(graph, f"linear1#{i}") for i in (1, 2)]
     for parameter in (0, 1):
@@ -196,7 +201,7 @@ def test_what_optimizers_remember_is_averaged_and_the_steps_are_those_of_the_bus
             wanted = torch.maximum(one[name], two[name]) if name == "step" else (one[name] + two[name]) / 2
             assert_close({name: value}, {name: wanted})
     if optimizer != "momentum":
-        assert [float(state[0]["step"]) for state in states["keep"]] == [6.0, 3.0]
+        assert [float(state[0]["step"]) for state in states["keep"]] == steps
 
 
 def test_a_replica_without_an_update_takes_the_memory_of_the_others() -> None:
@@ -254,19 +259,20 @@ def rounds(events: list[Event], group: str) -> dict[int, dict[str, Synced]]:
     return out
 
 
+@pytest.mark.parametrize("how", [{"waves": False}, {"wave_size": 1}, {"wave_size": 1, "schedule": "fifo"}], ids=str)
 @pytest.mark.parametrize("kind", ["updates", "ring"])
 @pytest.mark.parametrize("every", [1, 3, 7])
 @pytest.mark.parametrize("frequency", [1, 2])
-def test_rounds_come_as_often_as_promised(kind: Any, every: int, frequency: int) -> None:
+def test_rounds_come_as_often_as_promised(kind: Any, every: int, frequency: int, how: dict[str, Any]) -> None:
     graph, log = twins(2, Sync(kind, every)), EventLog()
-    with Inline(graph, update=Update(SGD, frequency), max_active_keys=4, listeners=[log]) as runtime:
+    with Inline(graph, update=Update(SGD, frequency), max_active_keys=4, listeners=[log], **how) as runtime:
         runtime.train(rows(*[2] * 30))
         runtime.train(rows(*[2] * 30, seed=1))
     assert_kept(log)
     for group in graph.replicas.values():
         found = rounds(log.events, group.name)
         assert sorted(found) == list(range(1, len(found) + 1))
-        total = 60 // frequency  # updates of a replica in both streams
+        total = 60 // frequency if "waves" in how else 30  # updates of a replica in both streams
         assert 2 + 2 * (total // 2 // every) - 2 <= len(found) <= 2 + total // every
         for members in found.values():
             assert set(members) == set(group.members)
@@ -387,16 +393,20 @@ def test_one_step_together_holds_the_sum_of_all_gradients(average: bool, count: 
 # Shared weights
 
 
-def test_shared_weights_are_one_memory_and_every_update_is_seen_by_all() -> None:
+@pytest.mark.parametrize(
+    ("how", "updates"), [({"waves": False}, 6), ({}, 3), ({"wave_size": 1, "schedule": "fifo"}, 3)], ids=str
+)
+def test_shared_weights_are_one_memory_and_every_update_is_seen_by_all(how: dict[str, Any], updates: int) -> None:
+    """By messages a replica updates with each of its 6; a wave has one instance for each of them."""
     graph = twins(3, "shared")
     updaters = [graph.parameterised()[name].updater for name in graph.replicas["linear1"].members]
     pointers = {tuple(w.data_ptr() for w in updater.weights) for updater in updaters}
     assert len(pointers) == 1
     log = EventLog()
-    with Inline(graph, update=Update(SGD), max_active_keys=3, listeners=[log]) as runtime:
+    with Inline(graph, update=Update(SGD), max_active_keys=3, listeners=[log], **how) as runtime:
         runtime.train(rows(*[2] * 9))
     assert {tuple(w.data_ptr() for w in updater.weights) for updater in updaters} == pointers
-    assert [updater.version for updater in updaters] == [6, 6, 6]
+    assert [updater.version for updater in updaters] == [updates] * 3
     assert_kept(log)
 
 
@@ -454,7 +464,7 @@ def test_under_stashing_a_backward_sees_the_weights_of_its_forward(kind: Any) ->
         node = graph.parameterised()[name]
         _watch(node, seen, checked)
     update = Update(SGD, 1, weights="stash")
-    how: dict[str, Any] = {"schedule": "random", "max_active_keys": 8, "max_batch": 2}
+    how: dict[str, Any] = {"schedule": "random", "max_active_keys": 8, "max_batch": 2, "waves": False}
     with Inline(graph, update=update, listeners=[log], seed=5, **how) as runtime:
         for epoch in range(3):
             runtime.train(rows(*[2] * 16, seed=epoch))

@@ -31,7 +31,6 @@ def constant(value: float, count: int) -> list[Instance]:
     return [Instance({"x": feed(x, t=0), "y": feed(100 * x, t=0)}) for _ in range(count)]
 
 
-@pytest.mark.xfail(strict=False, reason="host.py has to hand the stream's number to OfInstances and OfMessages")
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("again", [True, False])
 def test_streams_that_run_together_have_their_own_losses(listed: bool, again: bool) -> None:

@@ -22,7 +22,7 @@ from typing import TextIO
 from ampnet._version import __version__
 from ampnet.cli import bench, check, data, draw, evaluate, explain, gantt, html_report, predict, profile, train
 from ampnet.cli.options import Parser, UsageError
-from ampnet.errors import AmpnetError, EngineWarning
+from ampnet.errors import AmpnetError, EngineWarning, NotFiniteWarning
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _warned_in_one_line() -> Iterator[None]:
-    """Show an `EngineWarning` as one line on stderr, without a place in the source."""
+    """Show warnings about a run as one line on stderr, without a place in the source."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -81,7 +81,7 @@ def _warned_in_one_line() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if issubclass(category, EngineWarning):
+            if issubclass(category, EngineWarning | NotFiniteWarning):
                 print(f"ampnet: {message}", file=sys.stderr)
             else:
                 show(message, category, filename, lineno, file, line)

@@ -224,7 +224,8 @@ class WaveCounts:
     def _end(self, key: Key, passage: _Passage) -> None:
         """A wave has ended: nodes that had no gradient in it count it, too, if they hold gradients."""
         for node, account in self._accounts.items():
-            if account.gradients and account.worker == key[0] and not self._had_gradient(passage, node):
+            holds = account.gradients or account.loose
+            if holds and account.worker == key[0] and not self._had_gradient(passage, node):
                 account.instances += self._own(node, passage.instances)
                 unit, frequency = self._policy.get(node, ("", 0))
                 if unit == "instances" and account.instances >= frequency:

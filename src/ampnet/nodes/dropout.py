@@ -54,7 +54,9 @@ class Dropout(Transform):
         if messages.offsets is not None:
             counts = messages.row_counts()
             inside = np.arange(messages.rows) - np.repeat(messages.offsets[:-1], counts)
-            word = _mix(np.repeat(word, counts) ^ inside.astype(np.uint64))
+            # A message of one row has the same mask whether or not others in its batch have more.
+            word = np.repeat(word, counts)
+            word = np.where(inside == 0, word, _mix(word ^ inside.astype(np.uint64)))
         width = x[0].numel() if len(x) else 0
         entry = _mix(word[:, None] + np.arange(1, width + 1, dtype=np.uint64)[None, :])
         keep = entry >= np.uint64(int(self.p * 2**64))

@@ -131,6 +131,8 @@ class Unary(Operation):
         return self._function(v[self.x])
 
     def write(self, v: Values, out: Tensor) -> Tensor:
+        if self.step.op == "relu":
+            return torch.clamp_min(v[self.x], 0, out=out)
         return self._function(v[self.x], out=out)  # type: ignore[call-arg]
 
     def needs(self, wanted: Sequence[bool]) -> Iterable[int]:

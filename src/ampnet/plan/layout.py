@@ -172,6 +172,7 @@ class Layout:
         self.wholes: dict[int, Whole] = {}
         self.operations: list[Operation] = []
         self._sizes, self._at = sizes, starts - begin[sites.block_arena].repeat(each)
+        self._heard_in_all: dict[int, int] = {}
         heard = _together([s.heard for s in scores])
         self._heard: Ints = np.bincount(
             heard[0].astype(np.int64) * self._rounds + heard[1],
@@ -327,7 +328,7 @@ class Layout:
         next time, and what is known of that memory is kept as long as it is the same."""
         held, self._held = self._held, (pool, pool.generation)
         self.pool = pool
-        if not again or held != self._held:
+        if not again or not self.fixed or held != self._held:
             self.fixed = again
             self.kernels = {}
             for arena in self.arenas:
@@ -346,7 +347,10 @@ class Layout:
         first = site * self._rounds
         if round_ is not None:
             return int(self._heard[first + round_])
-        return int(self._heard[first : first + self._rounds].sum())
+        known = self._heard_in_all.get(site)
+        if known is None:
+            known = self._heard_in_all[site] = int(self._heard[first : first + self._rounds].sum())
+        return known
 
     def heard_by(self, instances: Collection[int], sites: Sequence[int]) -> int:
         """Messages of these instances that get a gradient at sites with parameters."""

@@ -218,7 +218,8 @@ class Planner:
             layout = Layout(self.sites, self._moved, found, Pool(), self.device(), self.choices)
             layout.key = self._key(lot) if key else ()
             self._unused += 1
-        pool = layout.pool if layout.pool in pools else pools[-1] if pools else layout.pool
+        # That of its last passage may be in use by another.
+        pool = layout.pool if layout.pool in pools else pools[-1] if pools else Pool()
         if pool in pools:
             pools.remove(pool)
         layout.numbers = lot.numbers

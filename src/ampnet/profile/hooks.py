@@ -25,6 +25,11 @@ from typing import Any
 from torch import Tensor
 
 from ampnet.message import Messages
+from ampnet.nodes.loss import Loss
+from ampnet.nodes.node import Node
+from ampnet.nodes.transform import Parameterised
+from ampnet.plan.layout import Operation
+from ampnet.plan.lot import Lot
 from ampnet.profile.meter import (
     BACKWARD,
     CHECK,
@@ -43,11 +48,6 @@ from ampnet.profile.meter import (
     clock,
     stamp,
 )
-from ampnet.nodes.loss import Loss
-from ampnet.nodes.node import Node
-from ampnet.nodes.transform import Parameterised
-from ampnet.plan.layout import Operation
-from ampnet.plan.lot import Lot
 from ampnet.reference.schedule import Lane
 from ampnet.reference.worker import Worker
 from ampnet.runtime.host import Host

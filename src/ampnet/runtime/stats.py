@@ -23,5 +23,5 @@ class RunStats:
     def words(self) -> str:
         """One line for people."""
         if self.engine != "waves":
-            return f"engine: messages ({self.reason})"
+            return f"engine: {self.engine}" + ("" if self.reason is None else f" ({self.reason})")
         return f"engine: waves, {self.waves:,} played, at most {self.in_flight} in flight"

@@ -6,7 +6,7 @@ plain torch with autograd. The graph is run in several ways, none of which may c
     waves       as the settings say; one instance a wave; waves that interleave, in turns and at random
     messages    as the settings say
 
-Every instance must really have been played in a wave: a graph that falls back to messages is a failure, with its reason.
+Every instance must have been played in a wave: a graph that falls back to messages is a failure, with its reason.
 """
 
 from __future__ import annotations

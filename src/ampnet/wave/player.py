@@ -171,7 +171,8 @@ class Player:
         self.most = max(self.most, len(self.passages))
         if self._begun_told:
             self._tell_traces()
-            numbers, operations = tuple(lot.numbers), len(layout.operations)
+            numbers = tuple(lot.numbers)
+            operations = sum(len(_told(passage, op, FORWARD)) for op in layout.operations)
             self._announce(Wave(began, self.clock() - began, self.name, passage.number, lot.train, numbers, operations))
         return passage
 
@@ -224,13 +225,49 @@ class Player:
             passage = self._begin(most)
         self._clock += 1
         passage.played_at = self._clock
-        if self.schedule.one_by_one:
+        if self.schedule.one_by_one and not self._traced and not self.skips:
+            self._play_all(passage)
+        elif self.schedule.one_by_one:
             while not self._play(passage):
                 pass
         else:
             self._play(passage)
         self._tell_traces()
         return True
+
+    def _play_all(self, passage: Passage) -> None:
+        """All operations of a passage, with nothing in between: what `_play` does, without asking each time."""
+        kernels, operations, pulse = passage.kernels, passage.layout.operations, self.pulse
+        numbers, op, direction = self._numbers, operations[0], "forward"
+        try:
+            for op in operations:
+                if pulse is not None:
+                    pulse[0] += 1
+                    pulse[2] = numbers.get(op.site.name, -1)
+                if op.first and op.trained:
+                    self._note_versions(passage, op)
+                kernels[op.site.number].forward(op)
+            if passage.train:
+                passage.backward, direction = True, "backward"
+                for op in reversed(operations):
+                    if pulse is not None:
+                        pulse[0] += 1
+                        pulse[2] = numbers.get(op.site.name, -1)
+                    if op.site.still:
+                        continue
+                    kernel = kernels[op.site.number]
+                    touched = kernel.out.touched or op.site.kind == "loss"  # else no gradient has come
+                    if touched:
+                        kernel.backward(op)
+                    if op.first and op.trained:
+                        if touched:
+                            self._note_lags(passage, op)
+                        self._collect(passage, op)
+        except NodeError:
+            raise
+        except Exception as error:
+            raise self._named(passage, op, direction, error) from error
+        self._end(passage)
 
     def _play(self, passage: Passage) -> bool:
         """One operation. True when the passage is over."""
@@ -286,7 +323,7 @@ class Player:
                 self._trace(passage, op, BACKWARD, began, False)
             if op.first and op.trained:
                 self._collect(passage, op)
-        except AmpnetError:
+        except NodeError:
             raise
         except Exception as error:
             raise self._named(passage, op, "backward", error) from error
@@ -313,8 +350,7 @@ class Player:
                     lags[_updater(site).seen_version() - op.versions[site.number]] += messages
         elif op.first:
             for site in op.trained:
-                whole = passage.layout.wholes.get(site.number)
-                messages = passage.layout.heard(site.number) if whole is None else whole.messages
+                messages = passage.layout.heard(site.number)
                 if messages:
                     lags = passage.lags.setdefault(site.name, Counter())
                     lags[_updater(site).seen_version() - passage.seen[site.name]] += messages
@@ -532,11 +568,10 @@ class Player:
         if self._traced_passage is not passage:
             self._tell_traces()
             self._traced_passage = passage
-        now, sites = self.clock(), op.trained
-        for site in sites or (op.site,):
+        now = self.clock()
+        for site in _told(passage, op, direction):
             version, lag, messages = None, 0, op.messages
-            if sites:
-                assert isinstance(site.node, Parameterised)
+            if isinstance(site.node, Parameterised):
                 version = site.node.updater.seen_version()
                 lag = version - op.versions[site.number] if direction != COLLECT else 0
                 heard = passage.layout.heard
@@ -574,6 +609,15 @@ class Player:
         self.shelf.clear()
         for node in self.nodes.values():
             node.forget()
+
+
+def _told(passage: Passage, op: Operation, direction: int) -> Sequence[Site]:
+    """Of whom an operation is told: its sites; of a mixture, the Linears that have anything to do in it."""
+    if op.site.kind != "mixture":
+        return op.trained or (op.site,)
+    operations = passage.layout.wholes[op.site.number].operations if direction == COLLECT else [op]
+    found = [term for i, term in enumerate(op.trained) if any(one.links(i) for one in operations)]
+    return found or (op.site,)
 
 
 def _updater(site: Site) -> Updater:

@@ -28,12 +28,14 @@ class EmbeddingKernel(Kernel):
         self.node.check(tokens)
         if not tokens.is_cuda:
             self.node.check_range(tokens)
-        table, self.out.table, self.out.varies = self.passage.weights(self.node)[0], True, True
+        table, self.out.table = self.passage.weights(self.node)[0], True
+        in_place = tokens.dim() == 1 and self.node.size <= len(tokens) and self.passage.reads_current(self.node)
+        self.out.varies = not in_place
         self._chosen: Tensor | None = None
         if tokens.dim() > 1:
             self._chosen = tokens.reshape(-1)
             self.out.put(op.start, op.stop, table.index_select(0, self._chosen).view(*tokens.shape, -1))
-        elif self.node.size <= len(tokens) and self.passage.reads_current(self.node):
+        elif in_place:
             self.out.data, self.out.inverse = table, tokens
         elif tokens.is_cuda:  # to find the different ones, one would have to wait for the device
             self._chosen = tokens

@@ -134,6 +134,10 @@ class TrainedKernel(Kernel):
     def renew(self, passage: Passage) -> None:
         super().renew(passage)
         self.ready = self.ready and not self.varies
+        node = self.site.node
+        assert isinstance(node, Parameterised)
+        self._weights = node.updater.weights if passage.alone else None
+        """The node's weights, where nobody else touches them while the passage lasts."""
 
     # -- where rows are
 
@@ -229,12 +233,12 @@ class TrainedKernel(Kernel):
         if not self.ready:
             self._get_ready(op)
         elif op.first:
-            self._known = True  # its tensors are those of the wave before
+            self._known = self.layout.fixed  # its tensors are those of the wave before
         if op.first and self.hoisted:
             self._hoist()
         span = op.span
-        if isinstance(span, WaveSpan) and self.layout.fixed and self._known:
-            for i in span.fresh:
+        if self._known and span is not None:
+            for i in span.fresh:  # type: ignore[attr-defined]
                 span.xs[i] = self._x(i, op)
         else:
             rows, start = self.out_rows(op), op.start - self.start
@@ -242,7 +246,7 @@ class TrainedKernel(Kernel):
             span.y = self.y[op.start : op.start + rows]
             span.xs = [self._x(i, op) for i in range(len(self.parts))]
             span.fresh = [i for i in range(len(self.parts)) if self._may_change(i, op)]
-        span.w = self.passage.weights(self.node)
+        span.w = self._weights or self.passage.weights(self.node)
         self.node.run(span)
         if self.lifted:
             self.out.see_once(op.start, op.stop, op.reads[0])
@@ -250,7 +254,7 @@ class TrainedKernel(Kernel):
     def backward(self, op: Operation) -> None:
         span = op.span
         assert isinstance(span, WaveSpan)
-        span.w, span.sums = self.passage.weights(self.node), self.sums
+        span.w = self._weights or self.passage.weights(self.node)
         gradients = self.out.gradient()
         if span.of is not gradients:
             span.of, span.into = gradients, {}
