@@ -31,7 +31,7 @@ from ampnet.state import States
 from ampnet.testing import assert_at_rest
 from tests.pages import ROOT, run_page
 
-HOOKED = {"_forward", "_backward", "_begin", "_checked", "_check_finite"}
+HOOKED = {"_begin", "_collect", "_checked", "_check_finite"}
 """Functions of a player that are replaced while it is measured."""
 linux = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
 ADAM = Update(partial(torch.optim.Adam, lr=1e-3), 1, "instances")
@@ -169,6 +169,11 @@ def test_in_waves_operations_count_for_their_nodes() -> None:
         assert "waits" not in table(found)
         assert not {"step", "stage", *HOOKED} & set(vars(player))
         assert "_rehearse" not in vars(player.planner)
+        kept = [
+            kernel for layouts in player.planner._layouts.values() for one in layouts for kernel in one.kernels.values()
+        ]
+        assert kept
+        assert not any({"forward", "backward"} & set(vars(kernel)) for kernel in kept)
         assert not {"flush", "pass_token", "tell_work"} & set(vars(player.updates))
         for node in graph.parameterised().values():
             assert not {"apply", "begin_step"} & set(vars(node.updater))

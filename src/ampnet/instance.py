@@ -171,8 +171,8 @@ class StreamStats:
     seconds: float
     """From its first pump to its last retirement."""
     skipped: int
-    """Messages whose loss was not finite: in training their gradient was left out, in inference they are not in the
-    means."""
+    """Messages whose loss (in training, also the payload of whose instance) was not finite: in training their gradient
+    was left out, in inference they are not in the means. And instances of which only a gradient was not finite."""
     complete: bool = True
     """False where the run was stopped before all its instances were pumped."""
     predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)

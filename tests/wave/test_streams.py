@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from ampnet import Graph, Inline, Instance, Stream, StreamStats, Update, feed
-from ampnet.errors import AmpnetError
+from ampnet.errors import AmpnetError, StallError
 from ampnet.events.log import Epoch, Event, Pump, Retire
-from ampnet.nodes import Linear, Loss
+from ampnet.nodes import Bcast, Linear, Loss
 from ampnet.plan.lot import Lot
 from ampnet.testing import assert_close
 from tests.wave.both import NAMES, model, player_of, predictions
@@ -178,6 +178,29 @@ def test_an_instance_with_fewer_results_than_were_promised_stalls() -> None:
             told.append((type(caught.value), str(caught.value)))
             assert runtime.held() == {}
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("waves", [True, False])
+def test_what_inference_may_leave_behind_training_may_not(waves: bool) -> None:
+    """Its plan is known from inference, and was good enough there: all results that were asked for had come."""
+    graph = Graph("two")
+    graph.add("linear", Linear(4, 4, dtype=F64))
+    graph.add("bcast", Bcast(("a", "b")))
+    graph.input("x", "linear")
+    graph.connect("linear", "bcast")
+    for port, name in (("a", "one"), ("b", "two")):
+        graph.add(name, Loss("squared_error"))
+        graph.input(f"label of {name}", f"{name}.label")
+        graph.connect(f"bcast.{port}", f"{name}.prediction")
+    asked = [Instance({"x": i.feeds["x"], "label of one": i.feeds["label"]}) for i in rows_of(1, 1, 2)]
+    with Inline(graph, max_active_keys=2, waves=waves) as runtime:
+        for _ in range(3):
+            assert runtime.infer(asked).instances == 3
+        for _ in range(2):
+            with pytest.raises(StallError, match="node 'two': .* of port 'prediction' wait for port 'label'"):
+                runtime.train(asked)
+            assert runtime.held() == {}
+        assert runtime.infer(asked).instances == 3
 
 
 def test_who_listens_to_instances_still_hears_of_them() -> None:

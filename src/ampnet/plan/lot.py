@@ -71,8 +71,8 @@ class Lot:
         raise NotImplementedError
 
     def kinds(self) -> Iterator[object]:
-        """Of each input of the first instance: shape and dtype of its rows, or that it has no payload. Those of the others
-        are the same, or they cannot be computed together."""
+        """Of each input of the first instance: shape and dtype of its rows; None: it has no payload. Those of others are
+        the same, or they cannot be computed together."""
         raise NotImplementedError
 
     @contextmanager
@@ -204,17 +204,27 @@ class OfMessages(Lot):
 
     def payloads(self) -> Iterator[tuple[int, Tensor]]:
         for end, given in self._by_end().items():
-            try:
+            with self._named(end):
                 payload = merge_payloads(given)
-            except AmpnetError as error:
-                first, last = self.numbers[0], self.numbers[-1]
-                raise DataError(f"input of node '{end.node}', instances {first} to {last}: {error}") from error
             if payload is None:
                 continue
             yield self.sites.pumped_at(end).number, payload
 
     def messages(self) -> Pumpings:
-        return [(end, Messages.merge(given)) for end, given in self._by_end().items()]
+        out: Pumpings = []
+        for end, given in self._by_end().items():
+            with self._named(end):
+                out.append((end, Messages.merge(given)))
+        return out
+
+    @contextmanager
+    def _named(self, end: End) -> Iterator[None]:
+        """An error of what came for an input says so."""
+        try:
+            yield
+        except AmpnetError as error:
+            first, last = self.numbers[0], self.numbers[-1]
+            raise DataError(f"input of node '{end.node}', instances {first} to {last}: {error}") from error
 
     def kinds(self) -> Iterator[object]:
         given = self.parts[self.numbers[0]]

@@ -115,9 +115,6 @@ class Planner:
         while True:
             by_number = self._by_number
             digests = self._digests(lot)
-            waits = [line for digest in digests for line in self._loose.get(digest, ())]
-            if waits and lot.train:
-                raise StallError(lot.numbers, waits)
             known = {d: self._scores[d] for d in digests if d in self._scores}
             missing = {d: i for i, d in enumerate(digests) if d not in known}
             if missing:
@@ -204,9 +201,13 @@ class Planner:
     # -- [3]
 
     def layout(self, lot: Lot, behind: Sequence[Lot], pools: list[Pool]) -> Layout:
-        """A layout for these instances, to be had alone until `give_back`, with a pool of memory: one of ``pools``, from
-        which it is taken, or a new one."""
+        """A layout for these instances, to be had alone until `give_back`, with a pool of memory: a new one, or one of
+        ``pools``, which it is taken from."""
         key = self._key(lot) if self._keeps and not self._by_turns else ()
+        if self._loose and lot.train:
+            waits = [line for digest in self._digests(lot) for line in self._loose.get(digest, ())]
+            if waits:
+                raise StallError(lot.numbers, waits)
         kept = self._layouts.get(key) if key else None
         self._check_weights()
         if kept:

@@ -28,7 +28,7 @@ from ampnet.message import Messages
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Node
 from ampnet.nodes.transform import Parameterised
-from ampnet.plan.layout import Operation
+from ampnet.plan.layout import Layout, Operation
 from ampnet.plan.lot import Lot
 from ampnet.profile.meter import (
     BACKWARD,
@@ -57,6 +57,7 @@ from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.transport import Endpoint
 from ampnet.update.local import LocalUpdates
 from ampnet.update.updater import Updater
+from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.passage import Passage
 from ampnet.wave.player import Player
 
@@ -151,38 +152,57 @@ class Hooks:
     def player(self, player: Player) -> None:
         """The operations of a player's waves, and what is done before and after them.
 
-        Collecting the gradients of parameters is part of the backward of their node, and what a sum absorbed belongs to
-        the sum. Rows that are pumped are no node's: they belong to the payloads.
+        Kernels belong to a passage, so each passage that begins has its own made into sections. Collecting the
+        gradients of parameters is part of the backward of their node, and what a sum absorbed belongs to the sum. Rows
+        that are pumped are no node's: they belong to the payloads.
         """
         meter = self.meter
-        payloads, layout = meter.cell("", PAYLOADS), meter.cell("", LAYOUT)
-        for name, what in (("_forward", FORWARD), ("_backward", BACKWARD)):
-            cells = {
-                site.number: payloads if site.node is None else meter.cell(site.name, what)
-                for site in player.planner.sites.sites
-            }
-            self.put(player, name, self._operations(cells, getattr(player, name)))
-        self.section(player, "_begin", layout)
+        payloads, sites = meter.cell("", PAYLOADS), player.planner.sites.sites
+        forward = {s.number: payloads if s.node is None else meter.cell(s.name, FORWARD) for s in sites}
+        backward = {s.number: payloads if s.node is None else meter.cell(s.name, BACKWARD) for s in sites}
+        begin, collect = meter.section(meter.cell("", LAYOUT), player._begin), player._collect
+
+        def beginning(most: int) -> Passage:
+            passage: Passage = begin(most)
+            began = clock()
+            for number, kernel in passage.kernels.items():
+                if "forward" not in vars(kernel):  # those of a layout that is used again may have it
+                    put = self.put if passage.layout.fixed else setattr
+                    put(kernel, "forward", self._operations(forward[number], kernel, kernel.forward))
+                    put(kernel, "backward", self._operations(backward[number], kernel, kernel.backward))
+            meter.now.timers += clock() - began
+            return passage
+
+        def collecting(passage: Passage, op: Operation) -> None:
+            cell = backward[op.site.number]
+            cell.calls -= 1
+            meter.enter(cell)
+            try:
+                collect(passage, op)
+            finally:
+                meter.leave()
+
+        self.put(player, "_begin", beginning)
+        self.put(player, "_collect", collecting)
         self.section(player.planner, "_rehearse", meter.cell("", REHEARSE))
         self.put(player, "_checked", self._bringing(payloads, player._checked))
         self.section(player, "_check_finite", meter.cell("", CHECK))
         self.updates(player.updates)
 
     def _operations(
-        self, cells: Mapping[int, Cell], function: Callable[[Passage, Operation], None]
-    ) -> Callable[[Passage, Operation], None]:
-        """A player's ``_forward`` or ``_backward``: a section of the operation's node. ``cells``: by number of site."""
-        meter = self.meter
+        self, cell: Cell, kernel: Kernel, function: Callable[[Operation], None]
+    ) -> Callable[[Operation], None]:
+        """A kernel's ``forward`` or ``backward``, as a section that also counts messages and rows."""
+        meter, node, layout = self.meter, kernel.site.node, kernel.layout
         enter, leave, more = meter.enter, meter.leave, meter.costs.batch
 
-        def timed(passage: Passage, op: Operation) -> None:
-            cell = cells[op.site.number]
-            cell.messages += _messages(op.site.node, passage, op)
+        def timed(op: Operation) -> None:
+            cell.messages += _messages(node, layout, op)
             cell.rows += op.stop - op.start
             meter.now.timers += more
             enter(cell)
             try:
-                function(passage, op)
+                function(op)
             finally:
                 leave()
 
@@ -249,13 +269,13 @@ class Hooks:
         return timed
 
 
-def _messages(node: Node | None, passage: Passage, op: Operation) -> int:
+def _messages(node: Node | None, layout: Layout, op: Operation) -> int:
     """Messages of an operation, where a layout knows them: at nodes with parameters those that get a gradient, and at
     losses."""
     if isinstance(node, Parameterised):
         return op.messages
     if isinstance(node, Loss):
-        offsets = passage.layout.offsets_of(op)
+        offsets = layout.offsets_of(op)
         return op.stop - op.start if offsets is None else len(offsets) - 1
     return 0
 

@@ -190,7 +190,7 @@ class Inline(Runtime):
     def _turn(self) -> None:
         moved = self._messages.step() if self.player is None else self.player.step(self.controller.max_active_keys)
         if not moved:
-            waits = self.player.planner.waits() if self.worker is None else self.worker.waits()
+            waits = self._messages.waits() if self.player is None else self.player.planner.waits()
             held = [f"{what} holds {count}" for what, count in self.held().items()]
             raise StallError(self.controller.in_flight, [*waits, *self._updates.waits(), *held])
 

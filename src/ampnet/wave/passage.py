@@ -12,7 +12,7 @@ So any number of passages can be in flight, their operations interleaved in any 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ class Passage:
         """Of each node, where nothing else is played in between: its updates when the passage came to it."""
         self.lags: dict[str, Counter[int]] = {}
         """Of each node: messages by staleness."""
+        self.later: list[Callable[[], None]] = []
+        """What is to be added to weights, once all gradients are known to be finite."""
         self.brought: set[str] = set()
         """Nodes that got gradients."""
         self._sums: dict[str, Sums] = {}

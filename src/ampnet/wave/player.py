@@ -416,7 +416,12 @@ class Player:
     def _settle(self) -> None:
         """Make the updates that are due, if all gradients in them are finite."""
         self._tell_traces()
+        passages = dict.fromkeys(passage for passage, _ in self._unchecked)
         self._check_finite()
+        for passage in passages:
+            later, passage.later = passage.later, []
+            for change in later:
+                change()
         due, self._due = self._due, []
         if due:
             self.updates.all_full(due)

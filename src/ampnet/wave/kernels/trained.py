@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -367,7 +368,8 @@ class TrainedKernel(Kernel):
         self.passage.products.add_part(total, g, x)
 
     def _go_direct(self, span: WaveSpan) -> bool:
-        """Add to the weights themselves, where the updater lets us and all of it is one product of finite numbers."""
+        """Add to the weights themselves, where the updater lets us and all of it is one product of finite numbers; but
+        only when it is known that the gradients of the other nodes are finite, too."""
         node = self.node
         rate = node.updater.direct
         if rate is None or not self.linear or span.products.narrow or node.sites > 1:
@@ -377,12 +379,15 @@ class TrainedKernel(Kernel):
             return False
         if not _largest(span.g) * _largest(x) * len(x) * abs(rate) < 1e30:
             return False
-        w = span.w
-        w[0].addmm_(span.g.t(), x, alpha=rate)
-        if len(w) > 1:
-            w[1].add_(span.g.sum(0), alpha=rate)
+        self.passage.later.append(partial(_descend, span.w, span.g, x, rate))
         node.updater.went_direct()
         return True
+
+
+def _descend(w: Sequence[Tensor], g: Tensor, x: Tensor, rate: float) -> None:
+    w[0].addmm_(g.t(), x, alpha=rate)
+    if len(w) > 1:
+        w[1].add_(g.sum(0), alpha=rate)
 
 
 def _largest(rows: Tensor) -> float:
