@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ampnet import Graph, Inline, Instance, NodeError, StreamStats, Update, feed
 from ampnet.errors import DataError, LossError, NotFiniteWarning
 from ampnet.instance import Feed
+from ampnet.lang import Model, Seq, choose, compile, fold, loss
 from ampnet.nodes import Function, Linear, Loss, Tanh
 from ampnet.testing import assert_close
 from tests.wave.both import NAMES, model
@@ -375,6 +376,54 @@ def test_the_same_waves_again_after_one_was_left_out() -> None:
     for i in (2, 4):
         assert_close(found[i][1], found[0][1])
     assert_close(found[3][1], found[1][1])
+
+
+class Overflowing(Model):
+    """As above, behind an embedding, a loop and a choice: nothing of them may get any of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.cell = nn.Embedding(4, 3), nn.GRUCell(3, 3)
+        self.ways, self.out = nn.ModuleList(nn.Linear(3, 3) for _ in range(2)), nn.Linear(3, 3)
+
+    def forward(self, words: Seq, x: Tensor, way: int, y: Tensor) -> None:
+        h = fold(lambda h, w: self.cell(self.embed(w), h), words.w, x)
+        z = choose(way, list(self.ways), h * x)
+        loss(self.out(torch.tanh(torch.exp(z * x))), y, "squared_error")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"max_active_keys": 6}, {}, {"max_active_keys": 4, "wave_size": 2, "schedule": "fifo"}],
+    ids=["one wave", "one by one", "in flight"],
+)
+def test_a_gradient_goes_no_further_than_to_the_row_it_came_to(how: dict[str, Any]) -> None:
+    random = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        written = Overflowing().double()
+    data = []
+    for i in range(6):
+        x, y = torch.randn(2, 3, generator=random, dtype=F64)
+        tokens = Seq(w=torch.randint(4, (1 + i % 3,), generator=random))
+        data.append((tokens, x.abs() * (1e4 if i == 2 else 1), i % 2, y))
+    with torch.no_grad():
+        for way in written.ways:
+            way.bias.abs_()  # type: ignore[union-attr,operator]
+            way.weight.zero_()  # type: ignore[union-attr,operator]
+    graph = compile(written, *data[0])
+    words = r"node 'ways_0' failed in backward at \(instance=2\b.*not finite"
+    with restored(graph), Inline(graph, **how) as runtime, pytest.raises(NodeError, match=words):
+        runtime.train(graph.instances(data))
+    with restored(graph, "skip"), Inline(graph, **how) as runtime:
+        assert runtime.train(graph.instances(one for i, one in enumerate(data) if i != 2)).skipped == 0
+        want = _sums(graph)
+        assert runtime.train(graph.instances(data)).skipped == 1
+        got = _sums(graph)
+    for some in (got, want):
+        for name in ("out.weight", "out.bias"):
+            assert bool(torch.isfinite(some.pop(name)).all())
+    assert_close(got, want)
 
 
 # Inference

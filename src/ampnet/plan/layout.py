@@ -142,6 +142,8 @@ class Layout:
         """The pool whose memory it knows, and the pool's generation then."""
         self.key: tuple[object, ...] = ()
         """Under which it is kept; empty: it is not."""
+        self.told: dict[bool, object] = {}
+        """What is told of its operations in every wave, in training and in inference."""
         self.kernels: dict[int, object] = {}
         """Of each site, where they are the same in every wave."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}

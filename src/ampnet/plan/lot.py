@@ -71,7 +71,7 @@ class Lot:
         raise NotImplementedError
 
     def kinds(self) -> Iterator[object]:
-        """Of each input of the first instance: shape and dtype of its rows; None: it has no payload. Those of others are
+        """Of each input of the first instance: shape and dtype of its rows; None: it has no payload. The others have
         the same, or they cannot be computed together."""
         raise NotImplementedError
 

@@ -46,6 +46,8 @@ class Passage:
         """Those of them that a loss has reported."""
         self.seen: dict[str, int] = {}
         """Of each node, where nothing else is played in between: its updates when the passage came to it."""
+        self.now: dict[str, int] = {}
+        """Likewise, its updates since then, when its gradients came in."""
         self.lags: dict[str, Counter[int]] = {}
         """Of each node: messages by staleness."""
         self.later: list[Callable[[], None]] = []

@@ -47,8 +47,8 @@ from ampnet.wave.arena import Pool
 from ampnet.wave.kernels.trained import TrainedKernel
 from ampnet.wave.passage import Passage
 from ampnet.wave.schedule import WaveSchedule
+from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline
 
-FORWARD, BACKWARD, COLLECT = 0, 1, 2
 _SPARE = 4
 """Passages that are in flight at once by default, where waves take turns."""
 
@@ -90,6 +90,8 @@ class Player:
         self.planner.beat = self._beat
         self.planner.choices = not self.skips  # rows that are left out are looked for node by node
         self.products = Products(narrow=precision == "bfloat16")
+        self._by_operation = not schedule.one_by_one or self.skips
+        """Whether passages are played operation by operation, each of them looked at; else as a whole."""
         self.passages: list[Passage] = []
         """In flight, the oldest first."""
         self._staged: deque[Lot] = deque()
@@ -225,7 +227,7 @@ class Player:
             passage = self._begin(most)
         self._clock += 1
         passage.played_at = self._clock
-        if self.schedule.one_by_one and not self._traced and not self.skips:
+        if not self._by_operation:
             self._play_all(passage)
         elif self.schedule.one_by_one:
             while not self._play(passage):
@@ -239,6 +241,7 @@ class Player:
         """All operations of a passage, with nothing in between: what `_play` does, without asking each time."""
         kernels, operations, pulse = passage.kernels, passage.layout.operations, self.pulse
         numbers, op, direction = self._numbers, operations[0], "forward"
+        told = Timeline(self.clock) if self._traced else None
         try:
             for op in operations:
                 if pulse is not None:
@@ -247,6 +250,8 @@ class Player:
                 if op.first and op.trained:
                     self._note_versions(passage, op)
                 kernels[op.site.number].forward(op)
+                if told is not None:
+                    told.add(op, FORWARD)
             if passage.train:
                 passage.backward, direction = True, "backward"
                 for op in reversed(operations):
@@ -259,14 +264,20 @@ class Player:
                     touched = kernel.out.touched or op.site.kind == "loss"  # else no gradient has come
                     if touched:
                         kernel.backward(op)
+                    if told is not None:
+                        told.add(op, BACKWARD)
                     if op.first and op.trained:
                         if touched:
                             self._note_lags(passage, op)
                         self._collect(passage, op)
+                        if told is not None:
+                            told.add(op, COLLECT)
         except NodeError:
             raise
         except Exception as error:
             raise self._named(passage, op, direction, error) from error
+        if told is not None:
+            self._announce(told.event(self.name, passage))
         self._end(passage)
 
     def _play(self, passage: Passage) -> bool:
@@ -331,7 +342,7 @@ class Player:
     def _note_versions(self, passage: Passage, op: Operation) -> None:
         """Which version of the weights an operation sees. Between passages that are played one by one it is the same
         for all operations of a node."""
-        if not self.schedule.one_by_one or self._traced:
+        if self._by_operation:
             kernel = passage.kernels[op.site.number]
             first = kernel.whole.operations[0].versions
             for site in op.trained:
@@ -342,7 +353,7 @@ class Player:
                 passage.seen.setdefault(site.name, _updater(site).seen_version())
 
     def _note_lags(self, passage: Passage, op: Operation) -> None:
-        if not self.schedule.one_by_one or self._traced:
+        if self._by_operation:
             for place, site in enumerate(op.trained):
                 messages = op.links(place) if op.site.kind == "mixture" else passage.layout.heard(site.number, op.round)
                 if messages:
@@ -353,7 +364,8 @@ class Player:
                 messages = passage.layout.heard(site.number)
                 if messages:
                     lags = passage.lags.setdefault(site.name, Counter())
-                    lags[_updater(site).seen_version() - passage.seen[site.name]] += messages
+                    lag = passage.now[site.name] = _updater(site).seen_version() - passage.seen[site.name]
+                    lags[lag] += messages
 
     # -- [3]
 
@@ -367,7 +379,7 @@ class Player:
             kernel.collect()
         if self.skips:
             self._clean(passage, op, trained)
-        if self._traced:
+        if self._traced and self._by_operation:
             self._trace(passage, op, COLLECT, began, False)
         for site in trained:
             self._unchecked.append((passage, site))
@@ -533,9 +545,11 @@ class Player:
         self.passages.remove(passage)
         for node in self.updates.trains if passage.pins else ():
             node.updater.forget_versions(node.updater.live_versions())
-        operations, directions = passage.layout.operations, 1 + passage.train
-        self.operations += len(operations) * directions
-        self.messages += sum(op.messages for op in operations) * directions
+        operations = passage.layout.operations
+        back = [op for op in operations if passage.train and not op.site.still]
+        entries = sum(max(1, len(op.trained)) for op in (*operations, *back))
+        self.operations += entries + sum(len(op.trained) for op in back if op.first)
+        self.messages += sum(op.messages for op in operations) + sum(op.messages for op in back)
         self.instances += len(passage.lot.numbers)
         self.planner.give_back(passage.layout)
         self._pools.append(passage.layout.pool)
