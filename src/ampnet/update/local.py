@@ -26,6 +26,7 @@ from ampnet.nodes.transform import Parameterised
 from ampnet.replicas.member import Member, Token
 from ampnet.state import Column
 from ampnet.update.at_once import apply_at_once
+from ampnet.update.updater import Applied
 
 _TOLD = 64
 """Instances after which `Worked` is announced."""
@@ -130,14 +131,20 @@ class LocalUpdates:
 
     def all_full(self, nodes: Sequence[Parameterised]) -> None:
         """Counters of several nodes are full. Those that update by themselves take one step of the optimizer's kernel
-        together, unless every update is to be announced."""
+        together; each is told an equal share of its time."""
         alone = [node for node in nodes if node.updater.due() and node.name not in self.members]
-        if len(alone) < 2 or self._announce.wants(Updated):
+        if len(alone) < 2:
             alone = []
+        noted = self._announce.wants(Updated) and bool(alone)
+        began, counts = self.clock() if noted else 0.0, [max(node.updater.counter, 1) for node in alone]
         try:
             apply_at_once([node.updater for node in alone])
         except Exception as error:
             raise NodeError(alone[0].name, "update", None, self.worker, error) from error
+        if noted:
+            share = (self.clock() - began) / len(alone)
+            for i, (node, count) in enumerate(zip(alone, counts, strict=True)):
+                self._tell(node, began + i * share, share, Applied(node.updater.version, count, "full"))
         if self._work is not None:
             for node in alone:
                 self._work_of(node.name).updates += 1
@@ -156,32 +163,26 @@ class LocalUpdates:
         """``own``: an update together with other replicas, with so many gradients of this one."""
         noted = self._announce.wants(Updated)
         began = self.clock() if noted else 0.0
-        policy = node.updater.policy
         try:
             applied = node.updater.apply(reason) if own is None else self.members[node.name].together(own)
         except Exception as error:
             raise NodeError(node.name, "update", None, self.worker, error) from error
         if applied is None:
             return
-        if noted and policy is not None:
-            self._announce(
-                Updated(
-                    began,
-                    self.clock() - began,
-                    self.worker,
-                    node.name,
-                    applied.version,
-                    applied.count,
-                    applied.reason,
-                    policy.count,
-                    policy.min_update_frequency,
-                )
-            )
+        if noted:
+            self._tell(node, began, self.clock() - began, applied)
         if self._work is not None:
             self._work_of(node.name).updates += 1
         member = self.members.get(node.name)
         if member is not None:
             member.updated()
+
+    def _tell(self, node: Parameterised, began: float, seconds: float, applied: Applied) -> None:
+        policy = node.updater.policy
+        if policy is not None:
+            many = policy.min_update_frequency
+            name, (version, count, reason) = node.name, (applied.version, applied.count, applied.reason)
+            self._announce(Updated(began, seconds, self.worker, name, version, count, reason, policy.count, many))
 
     def flush(self) -> None:
         """A training stream is over: apply what is left over, and step the learning-rate schedules."""
