@@ -19,7 +19,7 @@ def test_random_models_give_their_eager_gradients(
     program: Program, instances: list[tuple[Any, ...]], how: dict[str, Any]
 ) -> None:
     model = WrittenModel(program)
-    assert_compiled(model, instances, graph=compile(model, *example()), waves=False, **how)
+    assert_compiled(model, instances, graph=compile(model, *example()), **how)
 
 
 @settings(max_examples=40)
@@ -29,7 +29,7 @@ def test_random_models_without_passes_give_their_eager_gradients(
 ) -> None:
     model = WrittenModel(program)
     graph = compile(model, *example(), remove_dead=False, fuse_linear=False, fuse_loops=False, fuse_rows=False)
-    assert_compiled(model, instances, graph=graph, waves=False, max_active_keys=2)
+    assert_compiled(model, instances, graph=graph, max_active_keys=2)
 
 
 SUM_OF_STATES: Block = ("scan", "tokens", "gru", ["other"], ["linear"], "sum")
@@ -72,4 +72,4 @@ def test_a_model_with_many_blocks_nested() -> None:
         ("attend", "tree", "logsumexp"),
     ]
     model = WrittenModel(program)
-    assert_compiled(model, [example(i) for i in range(3)], waves=False, max_active_keys=3, schedule="random", seed=1)
+    assert_compiled(model, [example(i) for i in range(3)], max_active_keys=3, schedule="random", seed=1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ampnet import Graph, GraphError, Inline, Instance, NodeError, Processes, Replicate, Stream, Sync, Update, replicate
 from ampnet.errors import AmpnetError, WorkerDied
 from ampnet.events.check import assert_kept
-from ampnet.events.log import Event, EventLog, Played, Synced, Updated
+from ampnet.events.log import Event, EventLog, Played, Synced, Updated, Wave
 from ampnet.instance import StreamStats
 from ampnet.nodes import Function
 from ampnet.replicas.group import Table
@@ -688,6 +688,8 @@ def test_what_is_told_is_told_in_order() -> None:
     def listen(event: Event) -> None:
         if isinstance(event, Played):
             seen.append(event.starts[-1] + event.seconds[-1])
+        elif isinstance(event, Wave):  # it begins; what happens in it comes later
+            seen.append(event.time)
         else:
             seen.append(event.time + float(getattr(event, "seconds", 0.0)))
 

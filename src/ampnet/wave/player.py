@@ -468,7 +468,10 @@ class Player:
 
     def _bad_rows(self, passage: Passage, op: Operation) -> np.ndarray:
         """Rows of an operation that are not finite: their gradient, what they are made of, or what was kept."""
-        kernel = passage.kernels[op.site.number]
+        kernel = passage.kernels.get(op.site.number)
+        if kernel is None:  # one of a choice: its kernel is that of the first
+            leader = next(o for o in passage.layout.operations if op.site in o.trained)
+            kernel = passage.kernels[leader.site.number]
         found: list[Tensor] = []
         if isinstance(kernel, TrainedKernel) and not kernel.lifted:
             span = kernel.all()
