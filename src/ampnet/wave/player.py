@@ -651,7 +651,7 @@ def _evidence(passage: Passage, site: Site) -> list[Tensor]:
     """Tensors that are finite if all gradients of a site's parameters are: the sums of matrices (a gradient that is not
     finite shows in every product with it), or what will be added to rows of a table."""
     updater, kernel = _updater(site), passage.kernels.get(site.number)
-    if kernel is not None and (updater.touched is not None or not isinstance(kernel, TrainedKernel)):
+    if kernel is not None and updater.touched is not None:
         return [] if kernel.out.grad is None else [kernel.out.grad]
     totals = [] if updater.went else list(list.__iter__(updater.adding))
     return [total for total in totals if total.dim() > 1] or totals
