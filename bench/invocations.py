@@ -17,8 +17,8 @@ from ampnet.graph import End, Graph
 from ampnet.message import Messages
 from ampnet.nodes import Concat, Cond, Direction, Isu, Loss, Node, Phi
 from ampnet.reference.schedule import Sweep
-from ampnet.state import States
 from ampnet.reference.worker import Worker
+from ampnet.state import States
 
 WIDTH = 8
 NODES: dict[str, Callable[[], Node]] = {

@@ -13,13 +13,15 @@ under way) unless one is asked for, or run together, pumped in turns.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from ampnet.errors import AmpnetError, DataError, NotFiniteWarning, PairingError
 from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
@@ -124,6 +126,8 @@ class Controller:
         self.parts = 1
         """Instances are posted apart by their numbers modulo this, so that no batch is for two replicas."""
         self._numbers = Numbers(moduli)
+        self.skips = False
+        """Whether losses leave out what is not finite; set by the runtime."""
         self.holding = False
         """Set by the runtime while replicas are made equal at a stream's end: nothing is pumped (see `release`)."""
         self._held: list[_Open] = []
@@ -308,10 +312,29 @@ class Controller:
                 raise DataError(
                     f"stream '{opened.stream.name}', input '{name}', instances {first} to {last}: {error}"
                 ) from error
+        if train:
+            self._check_finite(opened, sent)
         if self._announce.wants(Pump):
             self._tell_pumped(opened, batch, tuple((port, messages.states) for port, messages in sent), self.clock())
         for left, (port, messages) in enumerate(sent, start=1 - len(sent)):
             self._post(port, messages, left == 0)
+
+    def _check_finite(self, opened: _Open, sent: Sequence[tuple[int, Messages]]) -> None:
+        """What is pumped message by message for training must be finite. (Waves look at it when they begin.)"""
+        names = list(self.inputs)
+        for port, messages in sent:
+            payload = messages.payload
+            if payload is None or not payload.is_floating_point() or math.isfinite(float(payload.sum())):
+                continue
+            rows = (~torch.isfinite(payload)).flatten(1).any(1) if payload.dim() > 1 else ~torch.isfinite(payload)
+            bad = np.flatnonzero(rows.numpy(force=True))
+            if len(bad) and not self.skips:
+                owner = np.repeat(np.arange(len(messages)), messages.row_counts())[bad[:1]]
+                raise DataError(
+                    f"stream '{opened.stream.name}': input '{names[port]}' has a payload that is not finite at "
+                    f"{messages.states.take(owner).describe()}: it would make weights that are none. Remedy: mend the "
+                    f"data, or Loss(..., on_nan='skip')"
+                )
 
     def _tell_pumped(self, opened: _Open, batch: Mapping[int, Instance], states: PortStates, at: float) -> None:
         stream, pumped = opened.stream, tuple(batch)

@@ -330,7 +330,8 @@ def test_sums_start_from_zero_after_an_update_however_they_are_added_to() -> Non
                 for i in range(2):
                     updater.adding[i].add_(1)
             else:
-                updater.adding.add_product(torch.ones(1, 2, dtype=F64), torch.ones(1, 2, dtype=F64), bias=1)
+                updater.adding.add_whole(torch.ones(1, 2, dtype=F64), torch.ones(1, 2, dtype=F64))
+                updater.adding[1].add_(1)
             updater.count_messages(1)
             updater.apply()
         for w, before in zip(updater.weights, start, strict=True):

@@ -197,8 +197,8 @@ class Loss(Node):
             if not isinstance(rows, Tensor) or rows.shape != prediction.shape[:1]:
                 shape = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
                 raise PayloadError(
-                    f"metric '{name}' must give a number for each of the {len(prediction)} rows, got {shape}. The mean is "
-                    f"made later: return the values of the single rows"
+                    f"metric '{name}' must give a number for each of the {len(prediction)} rows, got {shape}. The mean "
+                    f"is made later: return the values of the single rows"
                 )
             out[name] = rows
         return out

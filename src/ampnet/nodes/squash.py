@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
 _FEW = 4096
 """Below so many numbers one call of tanh takes less time than four of others."""
 

@@ -85,8 +85,9 @@ class Transform(Node):
 class Parameterised(Node):
     """A function of rows with parameters (PPT) that updates itself.
 
-    Subclasses describe themselves by `parts`, `shape_out`, `check`, `run`, `back` and `collect`. Parameters are those of ``module``, the same objects, so a trained
-    node is a trained torch module. While updates are frozen, gradients still add up in ``updater.sums``.
+    Subclasses describe themselves by `parts`, `shape_out`, `check`, `run`, `back` and `collect`. Parameters are those
+    of ``module``, the same objects, so a trained node is a trained torch module. While updates are frozen, gradients
+    still add up in ``updater.sums``.
     """
 
     kind = "parameterised"

@@ -33,7 +33,6 @@ from ampnet.nodes.reduce import Reduce
 from ampnet.nodes.rows import Rows
 from ampnet.nodes.transform import Parameterised
 
-
 _FEW = 3
 """Layers of a choice that are computed in one operation, at least."""
 
@@ -140,8 +139,8 @@ class Sites:
         for name, node in self.nodes.items():
             if node.role == "own":
                 raise Unplayable(
-                    f"node '{name}' ({type(node).__name__}) has a forward and backward of its own, so what it does with "
-                    f"rows is not known beforehand. Remedy: make it a Transform, a Parameterised or a Function"
+                    f"node '{name}' ({type(node).__name__}) has a forward and backward of its own, so what it does "
+                    f"with rows is not known beforehand. Remedy: make it a Transform, a Parameterised or a Function"
                 )
             for port in range(len(node.outputs)):
                 target = self.wiring.forward[End(name, port)].node

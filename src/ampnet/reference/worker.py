@@ -20,13 +20,15 @@ Updates, and what replicas owe each other, are the affair of `ampnet.update.loca
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from ampnet.errors import AmpnetError, NodeError
+from ampnet.errors import AmpnetError, LossError, NodeError
 from ampnet.events.log import Announcer, Backward, Forward, PortStates
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.message import Messages
@@ -244,6 +246,7 @@ class Worker:
             if updater.stashes:
                 trained.after_backward()
             if updater.counts_messages and updater.full():
+                self._check_finite(trained, messages)
                 self.updates.is_full(trained)
         return outputs
 
@@ -264,7 +267,19 @@ class Worker:
                 instances = instances[~gone]
             for node in trains:
                 node.updater.count_instances(self.updates.own(node, instances))
-            self.updates.all_full([node for node in trains if node.updater.full()])
+            full = [node for node in trains if node.updater.full()]
+            for node in full:
+                self._check_finite(node, None)
+            self.updates.all_full(full)
+
+    def _check_finite(self, node: Parameterised, messages: Messages | None) -> None:
+        """A gradient that is not finite is never applied."""
+        if all(math.isfinite(float(total.sum())) for total in node.updater.sums):
+            return
+        if not all(bool(torch.isfinite(total).all()) for total in node.updater.sums):
+            cause = LossError("a gradient is not finite, although the loss is. It was not applied. Remedy: clip_norm")
+            states = None if messages is None else messages.states
+            raise NodeError(node.name, "backward", states, self.name, cause) from cause
 
     def forget(self, instances: Column) -> None:
         """Drop whatever is left of these instances of an inference: all their results are in."""

@@ -105,9 +105,13 @@ class Runtime:
             clock=clock,
         )
 
+    def _loss_skips(self) -> bool:
+        return any(isinstance(node, Loss) and node.on_nan == "skip" for node in self.graph.nodes.values())
+
     def _set_engine(self, engine: Engine) -> None:
         """Note which engine runs, and why, where everybody can see it."""
         self.engine = engine
+        self.controller.skips = self._loss_skips()
         self.settings["engine"], self.settings["engine_reason"] = engine.name, engine.reason
         if self.settings["schedule"] is None:
             self.settings["schedule"] = "backward-first" if engine.waves else "sweep"

@@ -10,6 +10,8 @@ rows a layer it would take several times as long.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,7 @@ class ChoiceKernel(Kernel):
         self._spans = [(op.start - self.start, op.stop - self.start) for op in members]
         self._index: Tensor | None = None
         reads = [op.reads[0] for op in members]
-        neighbours = all(a.stop == b.start for a, b in zip(reads, reads[1:], strict=False))
+        neighbours = all(a.stop == b.start for a, b in itertools.pairwise(reads))
         self._straight = neighbours and all(read.index is None for read in reads)
         """Whether the rows that are read lie one after the other."""
         self._checked = False
@@ -50,8 +52,9 @@ class ChoiceKernel(Kernel):
     def forward(self, op: Operation) -> None:
         arena = op.reads[0].arena
         data, rows = arena.rows_made, self.stop - self.start
-        for self.playing, node in () if self._checked else self.members:
-            node.check(torch.empty(len(self.playing.reads[0]), *data.shape[1:], dtype=data.dtype, device="meta"))
+        for member, node in () if self._checked else self.members:
+            self.playing = member
+            node.check(torch.empty(len(member.reads[0]), *data.shape[1:], dtype=data.dtype, device="meta"))
         self._checked = True
         ws = [self.passage.weights(node) for _, node in self.members]
         y = self.out.open((*data.shape[1:-1], ws[0][0].shape[0]), ws[0][0])[self.start : self.stop]

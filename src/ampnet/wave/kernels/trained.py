@@ -200,8 +200,8 @@ class TrainedKernel(Kernel):
                 if self.linear and self.hoisted:
                     return
             elif read.arena.inverse is not None and len(self.parts) == len(part.sources) == 1 and self.once:
-                if self.columns[0] is None and len(self.layout.sites.order[self.site.component]) == 1:
-                    self.lifted = len(read.arena.rows_made) < self.rows_made
+                alone = self.columns[0] is None and len(self.layout.sites.order[self.site.component]) == 1
+                self.lifted = alone and len(read.arena.rows_made) < self.rows_made
 
     def out_rows(self, op: Operation) -> int:
         """How many rows an operation makes."""
