@@ -185,8 +185,8 @@ class Hooks:
         self.put(player, "_begin", beginning)
         self.put(player, "_collect", collecting)
         self.section(player.planner, "_rehearse", meter.cell("", REHEARSE))
-        self.put(player, "_checked", self._bringing(payloads, player._checked))
-        self.section(player, "_check_finite", meter.cell("", CHECK))
+        self.put(player.faults, "payloads", self._bringing(payloads, player.faults.payloads))
+        self.section(player.faults, "check", meter.cell("", CHECK))
         self.updates(player.updates)
 
     def _operations(
