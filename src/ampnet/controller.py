@@ -324,7 +324,9 @@ class Controller:
         names = list(self.inputs)
         for port, messages in sent:
             payload = messages.payload
-            if payload is None or not payload.is_floating_point() or math.isfinite(float(payload.sum())):
+            if payload is None or payload.is_meta or not payload.is_floating_point() or payload.is_sparse:
+                continue
+            if math.isfinite(float(payload.sum())):
                 continue
             rows = (~torch.isfinite(payload)).flatten(1).any(1) if payload.dim() > 1 else ~torch.isfinite(payload)
             bad = np.flatnonzero(rows.numpy(force=True))

@@ -194,13 +194,17 @@ def test_an_exception_in_a_state_function() -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_or_is_skipped() -> None:
-    values = (1.0, float("nan"), 2.0)
+    """A payload that is not finite is refused at the door; here it overflows on the way."""
+    values = (1.0, 3e38, 2.0)
     with two(line()) as runtime:
         with pytest.raises(
-            NodeError, match="'loss' failed in forward.*worker1.*the loss is nan at .instance=1"
+            NodeError, match="'loss' failed in forward.*worker1.*the loss is (inf|nan) at .instance=1"
         ) as caught:
             runtime.train(points(*values))
         assert isinstance(caught.value.__cause__, LossError)
+        goes_on(runtime)
+        with pytest.raises(DataError, match="input 'x' has a payload that is not finite at .instance="):
+            runtime.train(points(float("nan")))
         goes_on(runtime)
     with two(line(on_nan="skip")) as runtime:
         stats = runtime.train(points(*values))
