@@ -31,7 +31,7 @@ def check(seed: int) -> None:
     assert_close(by_model_names(graph, graph.gradients()), model_gradients(model, drawn))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(40), 1454, 1632])  # the last two: rounds to whose rows no gradient comes
 def test_seeds(seed: int) -> None:
     check(seed)
 

@@ -48,6 +48,8 @@ class Passage:
         """Of each node, where nothing else is played in between: its updates when the passage came to it."""
         self.now: dict[str, int] = {}
         """Likewise, its updates since then, when its gradients came in."""
+        self.idle: dict[int, list[Operation]] = {}
+        """Of each site with parameters: operations to whose rows no gradient had come when it was their turn."""
         self.lags: dict[str, Counter[int]] = {}
         """Of each node: messages by staleness."""
         self.later: list[Callable[[], None]] = []

@@ -227,6 +227,8 @@ class Player:
                     touched = kernel.out.touched or op.site.kind == "loss"  # else no gradient has come
                     if touched:
                         kernel.backward(op)
+                    elif op.trained:
+                        passage.idle.setdefault(op.site.number, []).append(op)
                     if told is not None:
                         told.add(op, BACKWARD)
                     if op.first and op.trained:
@@ -293,6 +295,8 @@ class Player:
                 kernel.backward(op)
                 if op.trained:
                     self._note_lags(passage, op)
+            elif op.trained:
+                passage.idle.setdefault(op.site.number, []).append(op)
             if self._traced:
                 self._trace(passage, op, BACKWARD, began, False)
             if op.first and op.trained:
@@ -338,7 +342,10 @@ class Player:
             assert isinstance(site.node, Parameterised)
             site.node.updater.go_direct(self.updates.own(site.node, passage.numbers))
         kernel = passage.kernels[op.site.number]
+        idle = passage.idle.pop(op.site.number, ())
         if kernel.out.touched:
+            for one in idle:  # what they kept is multiplied with the rest: with a gradient of zero
+                kernel.backward(one)
             kernel.collect()
         if self.skips:
             self.faults.clean(passage, op, trained)
