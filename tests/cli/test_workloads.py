@@ -173,6 +173,7 @@ def test_data_that_are_not_there(tmp_path: Path, root: Path, capsys: pytest.Capt
     assert "--vectors takes glove300, glove50, random" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_saves_what_was_reached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
