@@ -54,6 +54,10 @@ class Shelf:
     """The structures of all live instances on one worker."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all instances."""
         self._data: dict[str, Ints] = {}
         self._used: dict[str, int] = {}
         self._ids: Ints = np.zeros(0, dtype=np.int64)
@@ -65,10 +69,6 @@ class Shelf:
 
     def __len__(self) -> int:
         return int(self._live.sum())
-
-    def clear(self) -> None:
-        """Forget all instances."""
-        self.__init__()  # type: ignore[misc]
 
     def add(self, structures: Mapping[int, Structure]) -> None:
         """Keep these instances' structures. All instances of a graph carry the same array names."""

@@ -56,11 +56,6 @@ class Score:
     ways: int
     """How many slots were known to be read by links when this was written."""
 
-    def equals(self, other: Score) -> bool:
-        """Whether the same is computed."""
-        names = ("blocks", "runs", "links", "ends", "heard")
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
-
     @property
     def nbytes(self) -> int:
         columns = (self.blocks, self.runs, self.links, self.ends, self.heard)

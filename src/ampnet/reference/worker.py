@@ -45,6 +45,10 @@ from ampnet.state import Column, States
 from ampnet.structure import Shelf, Structure
 from ampnet.update.local import LocalUpdates
 
+_NOT_FINITE = (
+    "a gradient is not finite, although the loss is. It was not applied. Usual causes: a learning rate that is too "
+    "high, numbers that overflowed on the way. Remedy: clip_norm"
+)
 Send = Callable[[End, Direction, Messages], None]
 Tell = Callable[[Report], None]
 Clock = Callable[[], float]
@@ -234,6 +238,8 @@ class Worker:
             pulse[2] = lane.number
         self._invocations += 1
         self._messages += messages.states.columns.shape[1]
+        if trained is not None and messages.payload is not None:
+            self._check_gradient(trained, messages)
         try:
             outputs = node.backward(lane.port, messages) if direction else node.forward(lane.port, messages)
         except Exception as error:
@@ -272,12 +278,25 @@ class Worker:
                 self._check_finite(node, None)
             self.updates.all_full(full)
 
+    def _check_gradient(self, node: Parameterised, messages: Messages) -> None:
+        """A gradient that is not finite is not added up."""
+        g = messages.payload
+        assert g is not None
+        if not g.is_floating_point() or math.isfinite(float(g.sum())):
+            return
+        finite = torch.isfinite(g)
+        rows = np.flatnonzero(~(finite.flatten(1).all(1) if g.dim() > 1 else finite).numpy(force=True))
+        if len(rows):
+            owner = np.repeat(np.arange(len(messages)), messages.row_counts())[rows[:1]]
+            cause = LossError(_NOT_FINITE)
+            raise NodeError(node.name, "backward", messages.states.take(owner), self.name, cause) from cause
+
     def _check_finite(self, node: Parameterised, messages: Messages | None) -> None:
-        """A gradient that is not finite is never applied."""
+        """Products of finite numbers may overflow: what they add up to is not applied then."""
         if all(math.isfinite(float(total.sum())) for total in node.updater.sums):
             return
         if not all(bool(torch.isfinite(total).all()) for total in node.updater.sums):
-            cause = LossError("a gradient is not finite, although the loss is. It was not applied. Remedy: clip_norm")
+            cause = LossError(_NOT_FINITE)
             states = None if messages is None else messages.states
             raise NodeError(node.name, "backward", states, self.name, cause) from cause
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ampnet.errors import AmpnetError, DataError, LossError, NodeError
 from ampnet.message import Messages
+from ampnet.nodes.culprit import culprit
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
 from ampnet.nodes.transform import Parameterised
@@ -223,29 +224,13 @@ def _finite(tensors: Iterator[Tensor]) -> bool:
 
 
 def _culprit(passage: Passage, op: Operation, states: States) -> States:
-    """The first row that fails alone, found by halving; all of them where none does."""
+    """The state of the first row that fails alone; all of them where none does."""
     node, kernel = op.site.node, passage.kernels[op.site.number]
     if node is None or (len(node.inputs) != 1 and not isinstance(node, Parameterised)):
         return states
     try:
         reads = [kernel.rows(op, i) for i in range(len(op.reads))]
         x = torch.cat(reads, -1) if len(reads) > 1 else reads[0]
-        suspects = np.arange(len(x))
-        while True:
-            half = suspects[: max(1, len(suspects) // 2)]
-            rows = torch.from_numpy(half)
-            try:
-                messages = Messages.trusted(x.index_select(0, rows), states.take(half), None, passage.train)
-                with torch.no_grad():
-                    if not node.probe(messages):
-                        return states
-            except Exception:
-                if len(half) == 1:
-                    return states.take(half)
-                suspects = half
-                continue
-            if len(suspects) == 1:
-                return states
-            suspects = suspects[len(half) :]
-    except Exception:
+    except Exception:  # rows that do not even go side by side
         return states
+    return culprit(node, Messages.trusted(x, states, None, passage.train)).states

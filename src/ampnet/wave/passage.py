@@ -99,10 +99,6 @@ class Passage:
         pin = self.pins.setdefault(node.name, updater.version)
         return updater.weights if pin == updater.version else updater.weights_of(pin)
 
-    def reads_current(self, node: Parameterised) -> bool:
-        """Whether a node's weights stay as they are while the passage lasts, as far as this worker knows."""
-        return self.alone
-
     def sums(self, node: Parameterised) -> Sums:
         """Where the gradients of a node's parameters are added up."""
         if not self.skips:

@@ -18,7 +18,7 @@ instance is added to any node, and those nodes do not count it. Nodes nearer to 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from ampnet.wave.faults import Faults, left_out
 from ampnet.wave.kernels.trained import TrainedKernel
 from ampnet.wave.passage import Passage
 from ampnet.wave.schedule import WaveSchedule
-from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline
+from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline, told_of
 
 _SPARE = 4
 """Passages that are in flight at once by default, where waves take turns."""
@@ -95,7 +95,6 @@ class Player:
         self._due: list[Parameterised] = []
         self._unchecked: list[tuple[Passage, Site]] = []
         self._clock = 0
-        self._parameters = [site for site in self.planner.sites.sites if isinstance(site.node, Parameterised)]
         for node in updates.trains:
             node.updater.live_versions = self._held_by(node.name)
         self.waves = self.instances = self.operations = self.messages = 0
@@ -170,7 +169,7 @@ class Player:
         if self._begun_told:
             self._tell_traces()
             numbers = tuple(lot.numbers)
-            operations = sum(len(_told(passage, op, FORWARD)) for op in layout.operations)
+            operations = sum(len(told_of(passage, op, FORWARD)) for op in layout.operations)
             self._announce(Wave(began, self.clock() - began, self.name, passage.number, lot.train, numbers, operations))
         return passage
 
@@ -444,14 +443,11 @@ class Player:
             self._tell_traces()
             self._traced_passage = passage
         now = self.clock()
-        for site in _told(passage, op, direction):
-            version, lag, messages = None, 0, op.messages
+        for site, rows, messages in told_of(passage, op, direction):
+            version, lag = None, 0
             if isinstance(site.node, Parameterised):
                 version = site.node.updater.seen_version()
                 lag = version - op.versions[site.number] if direction != COLLECT else 0
-                heard = passage.layout.heard
-                messages = heard(site.number, op.round) if direction != COLLECT else heard(site.number)
-            rows = sum(m.stop - m.start for m in op.members or [op] if not op.members or m.site is site)
             told = Told(
                 site.name, site.end.port, op.round, direction, began, now - began, rows, messages, version, lag, wanted
             )
@@ -484,15 +480,6 @@ class Player:
         self.shelf.clear()
         for node in self.nodes.values():
             node.forget()
-
-
-def _told(passage: Passage, op: Operation, direction: int) -> Sequence[Site]:
-    """Of whom an operation is told: its sites; of a mixture, the Linears that have anything to do in it."""
-    if op.site.kind != "mixture":
-        return op.trained or (op.site,)
-    operations = passage.layout.wholes[op.site.number].operations if direction == COLLECT else [op]
-    found = [term for i, term in enumerate(op.trained) if any(one.links(i) for one in operations)]
-    return found or (op.site,)
 
 
 def _updater(site: Site) -> Updater:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ampnet.events.log import BACKWARD, COLLECT, FORWARD, Played
+from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Operation
 from ampnet.plan.sites import Site
 
 if TYPE_CHECKING:
     from ampnet.wave.passage import Passage
 
-__all__ = ["BACKWARD", "COLLECT", "FORWARD", "Timeline"]
+__all__ = ["BACKWARD", "COLLECT", "FORWARD", "Timeline", "told_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +82,27 @@ class Timeline:
     def _put_together(self, passage: Passage) -> _Fixed:
         entries: list[tuple[int, bool, str | None, str, int, int, int, int, int, bool]] = []
         for place, (op, direction) in enumerate(self._steps):
-            for first, site in enumerate(op.trained or (op.site,)):
-                messages = self._messages(passage, op, site, direction)
-                rows = sum(m.stop - m.start for m in op.members or [op] if not op.members or m.site is site)
-                trained = site.name if op.trained else None
-                wanted = direction == FORWARD and passage.train and not op.site.still
-                entries.append(
-                    (place, not first, trained, site.name, site.end.port, op.round, direction, rows, messages, wanted)
-                )
-        places, first_ones, names, nodes, ports, rounds, directions, rows_, told, asked = zip(*entries, strict=True)
-        return _Fixed(
-            len(self._steps), places, first_ones, names, (nodes, ports, rounds, directions), rows_, told, asked
-        )
+            wanted = direction == FORWARD and passage.train and not op.site.still
+            for i, (site, rows, messages) in enumerate(told_of(passage, op, direction)):
+                trained = site.name if isinstance(site.node, Parameterised) else None
+                where = (site.name, site.end.port, op.round, direction)
+                entries.append((place, not i, trained, *where, rows, messages, wanted))
+        places, first, names, nodes, ports, rounds, directions, rows_, told, asked = zip(*entries, strict=True)
+        return _Fixed(len(self._steps), places, first, names, (nodes, ports, rounds, directions), rows_, told, asked)
 
-    @staticmethod
-    def _messages(passage: Passage, op: Operation, site: Site, direction: int) -> int:
-        if not op.trained:
-            return op.messages
-        if direction == COLLECT:
-            return passage.layout.heard(site.number)
-        if op.site.kind == "mixture":
-            return op.links(op.site.terms.index(site))
-        return passage.layout.heard(site.number, op.round)
+
+def told_of(passage: Passage, op: Operation, direction: int) -> list[tuple[Site, int, int]]:
+    """(site, rows, messages) of those an operation is about: its site, the Linears of a choice, or those Linears of a
+    mixture that have anything to do in it."""
+    layout, sites = passage.layout, op.trained or (op.site,)
+    if op.site.kind == "mixture":
+        operations = layout.wholes[op.site.number].operations if direction == COLLECT else [op]
+        sites = tuple(s for i, s in enumerate(op.trained) if any(one.links(i) for one in operations)) or (op.site,)
+    out = []
+    for site in sites:
+        rows = sum(m.stop - m.start for m in op.members or [op] if not op.members or m.site is site)
+        messages = op.messages
+        if isinstance(site.node, Parameterised):
+            messages = layout.heard(site.number) if direction == COLLECT else layout.heard(site.number, op.round)
+        out.append((site, rows, messages))
+    return out

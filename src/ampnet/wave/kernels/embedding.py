@@ -29,13 +29,15 @@ class EmbeddingKernel(Kernel):
         if not tokens.is_cuda:
             self.node.check_range(tokens)
         table, self.out.table = self.passage.weights(self.node)[0], True
-        in_place = tokens.dim() == 1 and self.node.size <= len(tokens) and self.passage.reads_current(self.node)
-        self.out.varies = not in_place
+        whole = tokens.dim() == 1 and self.node.size <= len(tokens)
+        self.out.varies = not whole
         self._chosen: Tensor | None = None
         if tokens.dim() > 1:
             self._chosen = tokens.reshape(-1)
             self.out.put(op.start, op.stop, table.index_select(0, self._chosen).view(*tokens.shape, -1))
-        elif in_place:
+        elif whole:
+            if not self.passage.alone:  # an update of another passage must not change what was read
+                table = self.take("table", table.shape[0], table.shape[1], table).copy_(table)
             self.out.data, self.out.inverse = table, tokens
         elif tokens.is_cuda:  # to find the different ones, one would have to wait for the device
             self._chosen = tokens
