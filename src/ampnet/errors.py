@@ -87,6 +87,10 @@ class StallError(AmpnetError):
         )
 
 
+class PlanError(AmpnetError):
+    """Two workers do not agree on the layout of a wave. Found before any row is used."""
+
+
 class WorkerDied(AmpnetError):
     """A worker process is gone, or does not answer. ``worker`` names it; the run is over, and so are all workers."""
 

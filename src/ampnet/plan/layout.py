@@ -7,10 +7,14 @@
 Rows of one site and round are neighbours, so that an operation writes a slice, and reads one where it can. It takes two
 sorts and a few gathers over all rows and links, whatever the number of instances; a loop in Python runs over operations
 only.
+
+A worker lays out its own part. What it receives from other workers, and what it sends to them, are operations too: one
+for each crossing and round. Operations of all workers have one order; the first that is not yet played can always be.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +101,8 @@ class Operation:
     """Of a choice: the operations of its Linears, which are computed as one; the first of them is this one's site."""
     versions: dict[int, int] = field(default_factory=dict)
     """By number of the site (its own, or those of a mixture's Linears): updates of the node when the forward saw it."""
+    crosses: bool = False
+    """Whether it is about rows that go to another worker, or come from one."""
     span: Span | None = None
     """The tensors that a node with parameters computes with, where they are the same in every wave."""
 
@@ -147,6 +153,8 @@ class Layout:
         self.kernels: dict[int, object] = {}
         """Of each site, where they are the same in every wave."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}
+        self.digest = _digest(scores) if sites.parted else 0
+        """The same on all workers of the team, if they agree on what is computed and on what crosses."""
         self.numbers: Sequence[int] = ()
         """Of the instances, in the order of their scores; set for each wave."""
         self._rounds, self._width = max(s.rounds for s in scores), sites.width
@@ -257,6 +265,12 @@ class Layout:
         start = int(self._from[c])
         return self._placed(Read(self.arenas[arena], start, start + d - c, None), "index", self._from[c:d])
 
+    def _rounds_read(self, slot: int) -> list[int]:
+        """The rounds in which a slot reads anything."""
+        first, last = slot * self._rounds, (slot + 1) * self._rounds
+        runs, links = (np.diff(cuts[first : last + 1]) for cuts in (self._run_cuts, self._link_cuts))
+        return np.flatnonzero(runs + links).tolist()
+
     def _slot(self, slot: int, round_: int) -> tuple[int, int]:
         """Where the links of a slot are in a round, and how many."""
         at = slot * self._rounds + round_
@@ -276,23 +290,29 @@ class Layout:
 
     def _make_operations(self) -> None:
         rounds, width, sizes, at = self._rounds, self._width, self._sizes, self._at
-        found: list[tuple[tuple[int, int, int], Site, int, int, int]] = []
+        found: list[tuple[tuple[int, int, int, bool, int], Site, int, int, int]] = []
         for site in self.sites.sites:
             if site.kind in ("view", "absorbed", "pairs"):
+                continue
+            crosses = site.source is not None
+            if crosses and self.sites.sends(site):
+                found += [(_order(site, r), site, r, 0, 0) for r in self._rounds_read(site.slot)]
+                self._whole(site, 0, 0)
+            if not site.here:
                 continue
             base = site.block[0] * rounds * width + site.block[1]
             here = np.flatnonzero(sizes[base : base + rounds * width : width]).tolist()
             for round_ in here:
                 key = base + round_ * width
                 start = int(at[key])
-                found.append(((site.component, round_, site.rank), site, round_, start, start + int(sizes[key])))
+                found.append((_order(site, round_), site, round_, start, start + int(sizes[key])))
             if here:
                 self._whole(site, int(at[base + here[0] * width]), found[-1][4])
         found.sort(key=lambda one: one[0])
         seen: set[int] = set()
         for _, site, round_, start, stop in found:
             operation = self._operation(site, round_, start, stop, site.number not in seen)
-            operation.round = round_
+            operation.round, operation.crosses = round_, site.source is not None
             trained = isinstance(site.node, Parameterised)
             operation.messages = int(self._heard[site.number * rounds + round_]) if trained else stop - start
             operation.trained = tuple(site.terms) if site.kind == "mixture" else (site,) if trained else ()
@@ -430,6 +450,16 @@ class Layout:
         targets = np.empty(size, dtype=np.int64)
         targets[self._from[begin : begin + size] - cuts[0]] = self._to[begin : begin + size] - start
         return self._placed(Operation(site, start, stop, first, [], bags, cuts, (low, high)), "targets", targets)
+
+
+def _order(site: Site, round_: int) -> tuple[int, int, int, bool, int]:
+    """The place of an operation among those of all workers: rows cross right after they are made."""
+    return site.component, round_, site.rank, site.kind == "crossing", site.number
+
+
+def _digest(scores: Sequence[Score]) -> int:
+    joined = hashlib.blake2b(b"".join([score.digest for score in scores]), digest_size=8).digest()
+    return int.from_bytes(joined, "little") >> 1
 
 
 def _together(parts: Sequence[Column]) -> Column:

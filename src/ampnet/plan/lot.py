@@ -28,10 +28,13 @@ Pumpings = list[tuple[End, Messages]]
 class Lot:
     """Base of both kinds."""
 
+    sites: Sites
     numbers: list[int]
     train: bool
     stream: object = None
     """Lots of one stream may be computed together."""
+    wave: int | None = None
+    """The number of the wave that they are, where others compute it too; None: they may be parted and put together."""
 
     missing: frozenset[int] = frozenset()
     """Sites of inputs whose messages have no payload."""
@@ -63,7 +66,7 @@ class Lot:
         raise NotImplementedError
 
     def payloads(self) -> Iterator[tuple[int, Tensor]]:
-        """By number of the input's site: all rows, in the order of instances."""
+        """By number of the input's site: all rows, in the order of instances. Of inputs that are read here."""
         raise NotImplementedError
 
     def messages(self) -> Pumpings:
@@ -110,6 +113,9 @@ class OfInstances(Lot):
 
     def payloads(self) -> Iterator[tuple[int, Tensor]]:
         for name, end in self.ends.items():
+            site = self.sites.pumped_at(end)
+            if not site.here:
+                continue
             given = [(n, i.feeds[name]) for n, i in self.instances.items() if name in i.feeds]
             feeds = [(n, one) for n, one in given if one.payload is not None and one.columns.shape[1]]
             if not feeds:
@@ -119,7 +125,7 @@ class OfInstances(Lot):
             except AmpnetError as error:
                 raise DataError(f"input '{name}', {_odd_one(feeds)}: {error}") from error
             assert payload is not None
-            yield self.sites.pumped_at(end).number, payload
+            yield site.number, payload
 
     def messages(self) -> Pumpings:
         out: Pumpings = []
@@ -204,11 +210,13 @@ class OfMessages(Lot):
 
     def payloads(self) -> Iterator[tuple[int, Tensor]]:
         for end, given in self._by_end().items():
+            site = self.sites.pumped_at(end)
+            if not site.here:
+                continue
             with self._named(end):
                 payload = merge_payloads(given)
-            if payload is None:
-                continue
-            yield self.sites.pumped_at(end).number, payload
+            if payload is not None:
+                yield site.number, payload
 
     def messages(self) -> Pumpings:
         out: Pumpings = []

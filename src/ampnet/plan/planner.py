@@ -28,13 +28,14 @@ import torch
 from ampnet.errors import AmpnetError, StallError
 from ampnet.graph import End, Graph, Wiring
 from ampnet.instance import Instance
-from ampnet.nodes.node import Node, NumberWatch, StateFunction
+from ampnet.nodes.node import NumberWatch, StateFunction
 from ampnet.nodes.transform import Parameterised
-from ampnet.plan.layout import Layout, Operation
+from ampnet.plan.layout import Layout
 from ampnet.plan.lot import Lot, OfInstances
 from ampnet.plan.rehearse import Rehearsal, Step
 from ampnet.plan.score import Score, relinked, scores
-from ampnet.plan.sites import Sites
+from ampnet.plan.sites import Site, Sites
+from ampnet.plan.team import Team
 from ampnet.state import States
 from ampnet.structure import Shelf
 from ampnet.wave.arena import Pool
@@ -50,10 +51,13 @@ _AHEAD = 256
 
 
 class Planner:
-    """Scores and layouts of one worker's nodes. Raises `Unplayable` where they cannot be told beforehand."""
+    """Scores and layouts of a team, for one of its workers. Raises `Unplayable` where they cannot be told beforehand."""
 
-    def __init__(self, graph: Graph, wiring: Wiring, nodes: Mapping[str, Node], shelf: Shelf) -> None:
-        self.sites, self.shelf = Sites(graph, wiring, nodes), shelf
+    def __init__(self, graph: Graph, wiring: Wiring, team: Team, here: int, shelf: Shelf) -> None:
+        nodes = team.nodes
+        self.sites, self.shelf = Sites(graph, wiring, team, here), shelf
+        for node in nodes.values():
+            node.shelf = shelf
         self.beat: Callable[[], None] = lambda: None
         """Called now and then: a sign of life."""
         self.choices = True
@@ -73,6 +77,9 @@ class Planner:
         self._layouts: OrderedDict[tuple[object, ...], list[Layout]] = OrderedDict()
         self._kept = self._unused = 0
         self._keeps = True
+        self._trains = [
+            node for name, node in nodes.items() if isinstance(node, Parameterised) and team.hosts[name] == here
+        ]
         self._weights = self._look_at_weights()
         solid = [site for site in self.sites.sites if site.makes_rows]
         self._moved = [any(not s.still for s in solid if s.arena == arena) for arena in range(self.sites.arenas)]
@@ -189,9 +196,9 @@ class Planner:
                     node.forget_instances(np.array(lot.numbers))
         return rehearsal, waits
 
-    def states_of(self, lot: Lot, op: Operation) -> States:
-        """The state of every row of an operation, by rehearsing the wave once more. For error messages."""
-        steps = [s for s in self._run(lot)[0].steps if s.site is op.site and s.round == op.round]
+    def states_of(self, lot: Lot, site: Site, round_: int) -> States:
+        """The state of every row of a site and round, by rehearsing the wave once more. For error messages."""
+        steps = [s for s in self._run(lot)[0].steps if s.site is site and s.round == round_]
         rows = [_states_by_row(step) for step in steps]
         merged = States.merge(rows)
         place = {number: i for i, number in enumerate(lot.numbers)}
@@ -252,8 +259,7 @@ class Planner:
         self._kept = 0
 
     def _look_at_weights(self) -> list[tuple[Parameterised, list[torch.Tensor]]]:
-        nodes = self.sites.nodes.values()
-        return [(node, node.updater.weights) for node in nodes if isinstance(node, Parameterised)]
+        return [(node, node.updater.weights) for node in self._trains]
 
     def _check_weights(self) -> None:
         """Fixed tensors do not hold any more once parameters were moved or cast."""
@@ -263,8 +269,8 @@ class Planner:
 
     def device(self) -> torch.device:
         """Where the parameters are."""
-        for node in self.sites.nodes.values():
-            if isinstance(node, Parameterised) and node.updater.weights:
+        for node in self._trains:
+            if node.updater.weights:
                 return node.updater.weights[0].device
         return torch.device("cpu")
 

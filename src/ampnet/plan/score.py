@@ -11,10 +11,14 @@ again in the next epoch.
 
 Views are seen through here: a link leads to the row that holds the numbers. And where a sum of products is made of
 products of sums, this is where the sums, one for each Linear and target (**pairs**), become rows.
+
+Where nodes are parted over workers, rows that cross become rows of the crossing, in the order of the rows they are
+copies of. All of it is found out by every worker; a score keeps the part of one of them, and a digest of all.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -55,6 +59,8 @@ class Score:
     """How many rows are made."""
     ways: int
     """How many slots were known to be read by links when this was written."""
+    digest: bytes = b""
+    """Of the rows of all workers, and of what crosses between them; empty where nodes are not parted."""
 
     @property
     def nbytes(self) -> int:
@@ -71,13 +77,31 @@ class _Columns:
         """(site, round, first number, how many, owners)"""
         self.links: list[tuple[int, int, Column, Column]] = []
         """(slot, round, read, made)"""
+        self.far: list[tuple[int, Column]] = []
+        """(worker, rows that it reads), of other workers than this one."""
+        self.crossed: list[tuple[Column, Column]] = []
+        """(rows, the rows they become where they are read)"""
 
     def row(self, site: Site, round_: int, base: int, owners: Column) -> None:
         self.rows.append((site, round_, base, len(owners), owners))
 
-    def link(self, slot: int, round_: int, read: Column, made: Column) -> None:
-        if len(read):
-            self.links.append((slot, round_, read, made))
+    def link(self, site: Site, place: int, round_: int, read: Column, made: Column) -> None:
+        """``place``: which of the site's slots reads."""
+        if not len(read):
+            return
+        if site.here:
+            self.links.append((site.slot + place, round_, read, made))
+        else:
+            self.far.append((site.worker, read))
+
+    def of_rows(self) -> tuple[Column, Column, Column]:
+        """Site, round and owner of every row; -1 where it is in no arena."""
+        site, round_ = np.full(self.made, -1, dtype=np.int32), np.zeros(self.made, dtype=np.int32)
+        owner = np.full(self.made, -1, dtype=np.int64)
+        for one, at, base, count, owners in self.rows:
+            site[base : base + count], round_[base : base + count] = one.number, at
+            owner[base : base + count] = owners
+        return site, round_, owner
 
 
 def relinked(score: Score, sites: Sites) -> Score:
@@ -106,11 +130,13 @@ def scores(sites: Sites, rehearsal: Rehearsal, instances: Sequence[int]) -> list
                 seen_through[i][step.base : step.base + step.rows] = step.sources[place]
             term[step.base : step.base + step.rows] = step.site.number
         else:
-            _enter(sites, columns, step, seen_through, term)
+            _enter(columns, step, seen_through, term)
+    if sites.parted:
+        _bring(sites, columns)
     return _apart(sites, columns, rehearsal, instances)
 
 
-def _enter(sites: Sites, columns: _Columns, step: Step, through: dict[int, Ints], term: Ints) -> None:
+def _enter(columns: _Columns, step: Step, through: dict[int, Ints], term: Ints) -> None:
     site = step.site
     made = np.arange(step.base, step.base + step.rows)
     columns.row(site, step.round, step.base, step.owners)
@@ -118,10 +144,10 @@ def _enter(sites: Sites, columns: _Columns, step: Step, through: dict[int, Ints]
         _mix(columns, step, made, through, term)
     elif site.kind in ("bag", "segments"):
         assert step.counts is not None
-        columns.link(site.slot, step.round, step.sources[0], np.repeat(made, step.counts))
+        columns.link(site, 0, step.round, step.sources[0], np.repeat(made, step.counts))
     elif site.kind == "loss" and len(step.sources[1]) != len(made):
         prediction, label = (s if v is None else through[0][s] for s, v in zip(step.sources, site.views, strict=True))
-        columns.link(site.slot, step.round, prediction, made)
+        columns.link(site, 0, step.round, prediction, made)
         assert step.counts is not None or step.messages == len(step.sources[1])
         labels = (
             np.arange(step.messages)
@@ -129,13 +155,13 @@ def _enter(sites: Sites, columns: _Columns, step: Step, through: dict[int, Ints]
             else np.repeat(np.arange(step.messages), np.diff(step.counts))
         )
         first = step.base + (labels if step.offsets is None else step.offsets[labels])
-        columns.link(site.slot + 1, step.round, label, first)
+        columns.link(site, 1, step.round, label, first)
     else:
-        slot = site.slot
+        place = 0
         for source, view in zip(step.sources, site.views, strict=True):
             for i in range(1 if view is None else len(pieces_of(view) or ())):
-                columns.link(slot, step.round, source if view is None else through[i][source], made)
-                slot += 1
+                columns.link(site, place, step.round, source if view is None else through[i][source], made)
+                place += 1
 
 
 def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], term: Ints) -> None:
@@ -151,6 +177,9 @@ def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], te
     real = np.flatnonzero(which >= 0)
     which, target = which[real], target[real]
     read = through[0][products[real]] if len(real) else products[:0]
+    if not site.here:
+        columns.link(site, 0, round_, read, target)
+        return
     key = which * step.rows + target
     order = np.argsort(key, kind="stable")
     read, key = read[order], key[order]
@@ -165,11 +194,41 @@ def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], te
         mine = np.flatnonzero(kinds == place)
         if len(mine):
             columns.row(one, round_, base + int(mine[0]), step.owners[targets[mine]])
-    columns.link(site.slot, round_, read, numbers[pair_of])
+    columns.link(site, 0, round_, read, numbers[pair_of])
     by_target = np.argsort(targets, kind="stable")
-    columns.link(site.slot + 1, round_, numbers[by_target], made[targets[by_target]])
+    columns.link(site, 1, round_, numbers[by_target], made[targets[by_target]])
     by_read = np.argsort(read, kind="stable")
-    columns.link(site.slot + 2, round_, numbers[pair_of][by_read], read[by_read])
+    columns.link(site, 2, round_, numbers[pair_of][by_read], read[by_read])
+
+
+def _bring(sites: Sites, columns: _Columns) -> None:
+    """Rows that a worker reads and another makes become rows of a crossing, each once."""
+    site_of, round_of, owner = columns.of_rows()
+    maker = np.array([site.worker for site in sites.sites] + [-1])[site_of]
+    for worker in sites.team.workers:
+        near = worker == sites.here
+        reads = [read for _, _, read, _ in columns.links] if near else [r for w, r in columns.far if w == worker]
+        if not reads:
+            continue
+        read = np.unique(np.concatenate(reads))
+        read = read[(maker[read] != worker) & (maker[read] != -1)]
+        if not len(read):
+            continue
+        base, columns.made = columns.made, columns.made + len(read)
+        brought = base + np.arange(len(read))
+        columns.crossed.append((read, brought))
+        cuts = np.flatnonzero((np.diff(site_of[read]) != 0) | (np.diff(round_of[read]) != 0)) + 1
+        sent: list[tuple[int, int, Column, Column]] = []
+        for rows, there in zip(np.split(read, cuts), np.split(brought, cuts), strict=True):
+            site, round_ = sites.crossing(int(site_of[rows[0]]), worker), int(round_of[rows[0]])
+            columns.row(site, round_, int(there[0]), owner[rows])
+            if sites.sends(site):
+                sent.append((site.slot, round_, rows, there))
+        if near:
+            through = np.arange(columns.made)
+            through[read] = brought  # also where a mixture's way back leads to
+            columns.links = [(slot, round_, through[r], through[m]) for slot, round_, r, m in columns.links]
+        columns.links += sent
 
 
 def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Sequence[int]) -> list[Score]:
@@ -178,19 +237,23 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
     lowest = min(instances)
     lookup = np.full(max(instances) - lowest + 1, -1, dtype=np.int64)
     lookup[np.array(instances) - lowest] = np.arange(len(instances))
-    owner = np.full(columns.made, -1, dtype=np.int64)
-    site_of, round_of = np.zeros(columns.made, dtype=np.int32), np.zeros(columns.made, dtype=np.int32)
-    rounds = 1
-    for site, round_, base, count, owners in columns.rows:
-        owner[base : base + count] = lookup[owners - lowest]
-        site_of[base : base + count], round_of[base : base + count] = site.number, round_
-        rounds = max(rounds, round_ + 1)
-    solid = np.flatnonzero(owner >= 0)
+    site_of, round_of, owner = columns.of_rows()
+    solid = np.flatnonzero(site_of >= 0)
+    owner[solid] = lookup[owner[solid] - lowest]
+    rounds = 1 + max(round_ for _, round_, *_ in columns.rows)
+    digests = [b""] * len(instances)
+    away = solid[:0]
+    if sites.parted:
+        paired = np.array([site.kind == "pairs" for site in sites.sites])[site_of]  # nobody else has those
+        digests = _digests(columns, site_of, round_of, np.where(paired, -1, owner), len(instances))
+        here = np.array([site.here for site in sites.sites])[site_of[solid]]
+        solid, away = solid[here], solid[~here]
     order = solid[np.argsort(owner[solid], kind="stable")]
     owners = owner[order]
     sizes = np.bincount(owners, minlength=len(instances))
     local = np.zeros(columns.made, dtype=np.int64)
     local[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    local[away[np.argsort(owner[away], kind="stable")]] = np.arange(len(away))  # those of a crossing are neighbours
     blocks, block_cuts = _runs_of(owners, [site_of[order], round_of[order]], len(instances))
     links = _linked(sites, columns, owner, local, site_of, round_of, len(instances))
     states, labels, heard = _messages(sites, rehearsal, place)
@@ -205,15 +268,33 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
             rounds,
             int(sizes[i]),
             ways,
+            digests[i],
         )
         for i in range(len(instances))
     ]
+
+
+def _digests(columns: _Columns, site_of: Column, round_of: Column, owner: Ints, count: int) -> list[bytes]:
+    """Of each instance: a digest of its rows, by site and round, and of which of them cross."""
+    order = np.argsort(owner, kind="stable")
+    order = order[np.searchsorted(owner[order], 0) :]
+    cuts = np.searchsorted(owner[order], np.arange(count + 1))
+    number = np.zeros(len(owner), dtype=np.int32)
+    number[order] = np.arange(len(order)) - np.repeat(cuts[:-1], np.diff(cuts))
+    source = np.full(len(owner), -1, dtype=np.int32)
+    for read, brought in columns.crossed:
+        source[brought] = number[read]
+    told = np.ascontiguousarray(np.stack([site_of, round_of, source], axis=1)[order])
+    return [hashlib.blake2b(told[a:b].tobytes(), digest_size=8).digest() for a, b in itertools.pairwise(cuts.tolist())]
 
 
 def _linked(
     sites: Sites, columns: _Columns, owner: Ints, local: Ints, site_of: Column, round_of: Column, count: int
 ) -> list[tuple[Column, Column, Column]]:
     """Of each instance: runs, links and their ends."""
+    if not columns.links:
+        none = np.zeros((4, 0), dtype=np.int32)
+        return [(none, none, none[:2])] * count
     read, made = np.concatenate([r for _, _, r, _ in columns.links]), np.concatenate([m for *_, m in columns.links])
     sizes = [len(r) for _, _, r, _ in columns.links]
     slot = np.repeat([s for s, *_ in columns.links], sizes)
@@ -229,6 +310,7 @@ def _linked(
     starts = np.cumsum(blocks[3]) - blocks[3]
     # Rows follow one another in a wave where they do here and are of one site and round.
     source = site_of[read].astype(np.int64) * 2**32 + round_of[read]
+    sent = np.array([s.kind == "crossing" for s in sites.slots])[slot]
     read, made = local[read], local[made]
     breaks = np.concatenate(([0], np.cumsum((np.diff(read) != 1) | (np.diff(made) != 1) | (np.diff(source) != 0))))
     pieces = breaks[starts + blocks[3] - 1] - breaks[starts] + 1
@@ -245,7 +327,7 @@ def _linked(
     first, length, of = first[straight], length[straight], of[straight]
     runs = np.stack([blocks[0, of], blocks[1, of], read[first], length]).astype(np.int32)
     run_cuts = np.searchsorted(of, cuts)
-    ends = np.stack([read, made]).astype(np.int32)
+    ends = np.stack([read, np.where(sent, read, made)]).astype(np.int32)  # what is sent is made elsewhere
     out = []
     for i in range(count):
         mine = slice(cuts[i], cuts[i + 1])
@@ -284,7 +366,7 @@ def _messages(
     for step in rehearsal.steps:
         site = step.site
         trained = isinstance(site.node, Parameterised)
-        if not trained and not site.looks_at_states:
+        if not site.here or (not trained and not site.looks_at_states):
             continue
         owners = lookup[step.states.columns[0] - lowest]
         if trained:

@@ -13,6 +13,15 @@ Some nodes need not make rows at all, because whoever reads theirs can read the 
     Concat, Split, Reduce("beside"), a slice    rows side by side, or some columns of a row: **views** of other rows
     Linear without bias, before a sum           W x + W y = W (x + y): the sum is made first, of fewer rows
 
+Where nodes are parted over several workers, rows of one that another reads **cross** to it. There they are a site of
+their own, whose rows are made by receiving them:
+
+    worker 0     cell ──> rows of cell ──(send)──┐
+    worker 1                                     └──> crossing: the same rows, in an arena of worker 1 ──> readout
+
+All workers know all sites; arenas and slots are those of one worker, ``here``. Views, sums of products and choices end
+at the border between two workers.
+
 Loops are served round by round, and what lies behind a loop when all its rounds are over (`order`).
 """
 
@@ -32,6 +41,7 @@ from ampnet.nodes.program import Ref
 from ampnet.nodes.reduce import Reduce
 from ampnet.nodes.rows import Rows
 from ampnet.nodes.transform import Parameterised
+from ampnet.plan.team import Team
 
 _FEW = 3
 """Layers of a choice that are computed in one operation, at least."""
@@ -61,7 +71,14 @@ class Site:
     """The node and the output port. Of a Loss, which has none, port 0."""
     kind: str
     """"input", "rows", "bag" (a sum of rows), "mixture" (a sum of products), "segments" (other reductions), "loss";
-    "pairs" are rows of which a mixture is made; "view" and "absorbed" make none."""
+    "pairs" are rows of which a mixture is made; "crossing" are rows of another worker; "view" and "absorbed" make
+    none."""
+    worker: int = -1
+    """The worker that makes its rows. -1: pumped, to every worker that reads them."""
+    here: bool = True
+    """Whether its rows are made, or pumped, here. Of a crossing that is not: its rows are sent from here, or neither."""
+    source: Site | None = None
+    """Of a crossing: the site whose rows cross."""
     arena: int = -1
     rank: int = 0
     """Place in the order of a round."""
@@ -77,8 +94,8 @@ class Site:
     """Of a mixture: the absorbed Linears."""
     pairs: list[Site] = field(default_factory=list)
     """Of a mixture: the sums that each of its Linears is applied to, as sites."""
-    slot: int = 0
-    """The number of the first slot. A mixture has three: what pairs read, what it reads, and the way back."""
+    slot: int = -1
+    """The number of the first slot, here; -1: it has none here. A mixture has three: what pairs read, what it reads, and the way back."""
     early: list[bool] = field(default_factory=list)
     """Of each slot: whether all that it reads is made before the site's first round."""
     choice: int | None = None
@@ -109,10 +126,11 @@ class Site:
 
 
 class Sites:
-    """The sites of the nodes of one worker. Raises `Unplayable` where they cannot be told."""
+    """The sites of the nodes of a team, seen from one of its workers. Raises `Unplayable` where they cannot be told."""
 
-    def __init__(self, graph: Graph, wiring: Wiring, hosted: Mapping[str, Node]) -> None:
-        self.graph, self.wiring, self.nodes = graph, wiring, hosted
+    def __init__(self, graph: Graph, wiring: Wiring, team: Team, here: int = 0) -> None:
+        self.graph, self.wiring, self.nodes, self.team, self.here = graph, wiring, team.nodes, team, here
+        self.parted = len(team.workers) > 1
         self.order: list[list[tuple[str, int]]] = []
         """Ports by node and number, as they are served: a list for each loop, and for each port that is in none."""
         self.place: dict[tuple[str, int], tuple[int, int]] = {}
@@ -131,6 +149,12 @@ class Sites:
         self._find_views()
         self._find_mixtures()
         self._find_choices()
+        self._find_still()
+        self.crossings: list[Site] = []
+        """In the order of their numbers, the same on all workers."""
+        self._cross: dict[tuple[int, int], Site] = {}
+        if self.parted:
+            self._find_crossings()
         self._make_arenas()
 
     # -- what can be played
@@ -145,7 +169,7 @@ class Sites:
             for port in range(len(node.outputs)):
                 target = self.wiring.forward[End(name, port)].node
                 if target not in self.nodes:
-                    raise Unplayable(f"node '{name}' sends to '{target}', which is hosted elsewhere")
+                    raise Unplayable(f"node '{name}' sends to '{target}', which is not in its team")
 
     # -- order
 
@@ -186,6 +210,7 @@ class Sites:
     def _add(self, node: Node | None, end: End, kind: str) -> None:
         site = Site(len(self.sites), node, end, kind)
         if node is not None:
+            site.worker = self.team.hosts[end.node]
             places = [self.place[end.node, port] for port in self._ports(site)]
             site.component, site.rank = max(places)
         else:
@@ -245,7 +270,8 @@ class Sites:
                 continue
             solid = all(s.kind != "view" for port in self._ports(site) for s in self.read(site, port))
             readers = self.readers(site)
-            if solid and readers and all(self._takes(reader, len(pieces), port) for reader, port in readers):
+            near = all(reader.worker == site.worker for reader, _ in readers)
+            if solid and near and readers and all(self._takes(reader, len(pieces), port) for reader, port in readers):
                 site.kind = "view"
         for site in self.sites:
             beside = isinstance(site.node, Reduce) and site.sources > 1
@@ -269,7 +295,8 @@ class Sites:
             sources = self.read(site, 0)
             linears = [s for s in sources if _plain_linear(s) and s.views == [None] and len(self.readers(s)) == 1]
             zeros = [s for s in sources if _is_zero(s) and len(self.readers(s)) == 1]
-            if linears and len(linears) + len(zeros) == len(sources):
+            near = all(source.worker == site.worker for source in sources)
+            if linears and near and len(linears) + len(zeros) == len(sources):
                 site.kind, site.terms = "mixture", linears
                 for term in (*linears, *zeros):
                     term.kind = "absorbed"
@@ -292,7 +319,8 @@ class Sites:
                 continue
             source = tuple(s.number for s in sources) if only is None else ("choice", only.choice)
             w = node.updater.weights
-            kind = (source, node.activation, tuple(w[0].shape), len(w), w[0].dtype, end.node if chosen else None)
+            shape = (tuple(w[0].shape), len(w), w[0].dtype)
+            kind = (source, node.activation, shape, end.node if chosen else None, site.worker)
             mine = found.setdefault(kind, [])
             site.choice = list(found).index(kind)
             mine.append(site)
@@ -301,48 +329,88 @@ class Sites:
                 for site in sites:
                     site.choice = None
 
+    # -- crossings
+
+    def _find_crossings(self) -> None:
+        """Whoever reads rows of another worker reads what crosses instead. What no local site reads is not here."""
+        for site in list(self.sites):
+            for port in self._ports(site):
+                sources = self._read[site.name, port]
+                self._read[site.name, port] = [self._brought(source, site.worker) for source in sources]
+        for site in self.sites:
+            site.here = site.worker == self.here
+        for site in self.sites:
+            for port in self._ports(site) if site.here else ():
+                for source in self._read[site.name, port]:
+                    source.here = True
+
+    def _brought(self, source: Site, worker: int) -> Site:
+        if source.worker in (-1, worker) or source.kind == "crossing":  # several outputs of a node share its ports
+            return source
+        found = self._cross.get((source.number, worker))
+        if found is None:
+            found = self._cross[source.number, worker] = Site(
+                len(self.sites),
+                None,
+                source.end,
+                "crossing",
+                worker,
+                source=source,
+                rank=source.rank,
+                component=source.component,
+                still=source.still,
+            )
+            self.sites.append(found)
+            self.crossings.append(found)
+        return found
+
+    def crossing(self, source: int, worker: int) -> Site:
+        """The site at which rows of a site come to another worker."""
+        return self._cross[source, worker]
+
+    def sends(self, site: Site) -> bool:
+        """Whether rows of a crossing are sent from here."""
+        return site.source is not None and site.source.worker == self.here
+
     # -- arenas
 
     def _make_arenas(self) -> None:
         same = list(range(len(self.sites)))
+        local = [site for site in self.sites if site.here]
 
         def root(i: int) -> int:
             while same[i] != i:
                 i = same[i]
             return i
 
-        for site in self.sites:
+        for site in local:
             for port in self._ports(site):
                 sources = self.read(site, port)
                 for other in sources[1:]:
                     same[root(other.number)] = root(sources[0].number)
         first_of: dict[int, int] = {}
-        for site in self.sites:  # the layers of a choice make rows of one arena
+        for site in local:  # the layers of a choice make rows of one arena
             if site.choice is not None:
                 same[root(site.number)] = root(first_of.setdefault(site.choice, site.number))
-        for site in self.sites:  # the terms of a mixture all read one arena
+        for site in local:  # the terms of a mixture all read one arena
             first = [self.read(term, 0)[0].number for term in site.terms]
             for number in first[1:]:
                 same[root(number)] = root(first[0])
         numbers: dict[int, int] = {}
-        for site in self.sites:
+        for site in local:
             if site.makes_rows:
                 site.arena = numbers.setdefault(root(site.number), len(numbers))
         self.arenas = len(numbers)
         for site in list(self.sites):
-            if site.makes_rows:
+            if site.makes_rows and site.here:
                 site.parts = self._parts(site)
+            elif self.sends(site) and site.source is not None:
+                site.parts = [Part(site.source.arena)]
             if site.kind == "mixture":
-                for term in site.terms:
-                    pairs = Site(len(self.sites), term.node, term.end, "pairs", self.arenas, site.rank, site.component)
-                    self.sites.append(pairs)
-                    site.pairs.append(pairs)
-                site.parts.append(Part(self.arenas))
-                self.arenas += 1
+                self._add_pairs(site)
         self._count_readers()
         self.arena_sites = [sum(s.arena == a for s in self.sites) for a in range(self.arenas)]
         """How many sites make rows of each arena."""
-        self._find_still()
         self.blocks = 0
         self.memo: dict[object, object] = {}
         """What kernels found out about sites that holds for every wave."""
@@ -350,20 +418,35 @@ class Sites:
         """Slots that were found to read rows that are no neighbours."""
         self.slots: list[Site] = []
         """Whose each slot is."""
-        solid = [s for s in self.sites if s.makes_rows and s.kind not in ("loss", "pairs")]
+        local = [site for site in self.sites if site.here]
+        solid = [s for s in local if s.makes_rows and s.kind not in ("loss", "pairs")]
         for site in sorted(solid, key=lambda s: (s.arena, not s.still, s.component, s.rank, s.number)):
             site.block = (self.blocks, 0)
             self.blocks += 1
         for site in self.sites:
-            for place, pairs in enumerate(site.pairs):
+            for place, pairs in enumerate(site.pairs) if site.here else ():
                 pairs.block = (self.blocks, place)
-            self.blocks += bool(site.pairs)
-            if site.kind == "loss":
+            self.blocks += bool(site.pairs) and site.here
+            if site.kind == "loss" and site.here:
                 site.block = (self.blocks, 0)
                 self.blocks += 1
+            if not site.parts:
+                continue
             site.slot = len(self.slots)
             self.slots += [site] * (3 if site.kind == "mixture" else len(site.parts))
         self._make_columns()
+
+    def _add_pairs(self, site: Site) -> None:
+        """The sums that the Linears of a mixture are applied to are rows too, in an arena of their own."""
+        for term in site.terms:
+            arena = self.arenas if site.here else -1
+            pairs = Site(len(self.sites), term.node, term.end, "pairs", site.worker, site.here, arena=arena)
+            pairs.rank, pairs.component = site.rank, site.component
+            self.sites.append(pairs)
+            site.pairs.append(pairs)
+        if site.here:
+            site.parts.append(Part(self.arenas))
+            self.arenas += 1
 
     def _count_readers(self) -> None:
         """Which arenas have rows that only one slot reads, in no loop: its gradient is theirs."""
@@ -395,7 +478,7 @@ class Sites:
         """Places in a block, at most."""
         self.block_of, self.inner_of = np.array([s.block[0] for s in sites]), np.array([s.block[1] for s in sites])
         self.arena_of = np.array([s.arena for s in sites])
-        solid = [s for s in sites if s.makes_rows]
+        solid = [s for s in sites if s.makes_rows and s.here]
         self.block_arena = np.zeros(self.blocks, dtype=np.int64)
         for site in solid:
             self.block_arena[site.block[0]] = site.arena

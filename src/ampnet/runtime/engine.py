@@ -7,7 +7,7 @@ which nobody knows beforehand what it does with rows; the second is said aloud, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampnet.errors import AmpnetError, EngineWarning
@@ -17,11 +17,13 @@ from ampnet.nodes.node import Node, Report
 from ampnet.nodes.products import Precision
 from ampnet.plan.lot import Lot
 from ampnet.plan.sites import Sites, Unplayable
+from ampnet.plan.team import Team
 from ampnet.reference.schedule import Schedule
 from ampnet.replicas.member import Token
 from ampnet.update.local import LocalUpdates
 from ampnet.wave.player import Player
 from ampnet.wave.schedule import WAVE_SCHEDULES
+from ampnet.wave.slice import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def choose_engine(
     if schedule is not None and not isinstance(schedule, str):
         return _warned("the schedule given orders messages. Remedy: a schedule by name, or waves=False")
     try:
-        Sites(graph, wiring, nodes)
+        Sites(graph, wiring, Team.alone(nodes))
     except Unplayable as error:
         return _warned(str(error))
     return Engine(True)
@@ -74,7 +76,8 @@ def _warned(reason: str) -> Engine:
 def make_player(
     graph: Graph,
     wiring: Wiring,
-    nodes: Mapping[str, Node],
+    teams: Sequence[Team],
+    here: int,
     schedule: str | Schedule | None,
     seed: int,
     *,
@@ -87,20 +90,25 @@ def make_player(
     clock: Callable[[], float],
     hand: Callable[[Token], None] | None = None,
     equal: Callable[[str, int], None] = lambda group, ended: None,
+    carry: Callable[[int, Slice], None] | None = None,
 ) -> Player:
-    """A player of these nodes, with their updates. ``hand``, ``equal``: as in `LocalUpdates`."""
+    """A player of the nodes that worker ``here`` hosts, with their updates. ``hand``, ``equal``: as in `LocalUpdates`;
+    ``carry``: takes slices to other workers."""
     announcer = announce if announce is not None else Announcer()
+    nodes = {name: node for team in teams for name, node in team.nodes.items() if team.hosts[name] == here}
     updates = LocalUpdates(graph, nodes, worker=name, announce=announcer, clock=clock, hand=hand, over=equal)
     chosen = WAVE_SCHEDULES[schedule if isinstance(schedule, str) else "backward-first"](seed)
     return Player(
         graph,
         wiring,
-        nodes,
+        teams,
+        here,
         updates,
         chosen,
         name=name,
         tell=tell,
         over=over,
+        carry=carry,
         wave_size=wave_size,
         precision=precision,
         announce=announcer,

@@ -25,6 +25,7 @@ from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
 from ampnet.nodes.products import Precision
 from ampnet.plan.lot import Lot, OfInstances
+from ampnet.plan.team import Team
 from ampnet.reference.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.reference.worker import Counts, Worker
 from ampnet.runtime.engine import check_precision, choose_engine, make_player
@@ -92,7 +93,8 @@ class Inline(Runtime):
             make_player(
                 graph,
                 self._wiring,
-                {name: graph.nodes[name] for name in graph.order()},
+                [Team.alone({name: graph.nodes[name] for name in graph.order()})],
+                0,
                 schedule,
                 seed,
                 name="inline",
@@ -140,16 +142,15 @@ class Inline(Runtime):
         assert self.worker is not None
         return self.worker
 
-    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
+    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> int:
         if self.player is None:
-            return False
+            return 0
         lot = OfInstances(self.player.planner.sites, self._by_name, instances, stream.train, self.controller.sending)
         self.player.stage(lot)
-        return True
+        return 1
 
     def _played(self, lot: Lot) -> None:
-        if lot.train:
-            self.controller.done(np.array(lot.numbers))
+        self.controller.played(np.array(lot.numbers))
 
     @property
     def may_play(self) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampnet.errors import AmpnetError, DataError, LossError, NodeError
+from ampnet.errors import AmpnetError, DataError, LossError, NodeError, PlanError
 from ampnet.message import Messages
 from ampnet.nodes.culprit import culprit
 from ampnet.nodes.loss import Loss
@@ -29,7 +29,6 @@ from ampnet.nodes.node import Report
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Operation
 from ampnet.plan.lot import Lot
-from ampnet.plan.planner import Planner
 from ampnet.plan.sites import Site
 from ampnet.state import States
 from ampnet.wave.kernels.trained import TrainedKernel
@@ -39,8 +38,8 @@ from ampnet.wave.passage import Passage
 class Faults:
     """The faults of one player's waves. See the head of this file."""
 
-    def __init__(self, planner: Planner, worker: str, skips: bool) -> None:
-        self.planner, self.worker, self.skips = planner, worker, skips
+    def __init__(self, worker: str, skips: bool) -> None:
+        self.worker, self.skips = worker, skips
 
     def payloads(self, lot: Lot, passage: Passage) -> Iterator[tuple[int, Tensor]]:
         """The payloads of a lot. In training they must be finite: what is not stays outside."""
@@ -53,10 +52,10 @@ class Faults:
         bad = np.flatnonzero(_not_finite(payload))
         if not len(bad):
             return payload  # only their sum was too large
-        owners, states = self._owners(lot, site)
+        owners, states = _owners(lot, site)
         if not self.skips:
             raise DataError(
-                f"input '{self._input(site)}' has a payload that is not finite at {states.take(bad[:1]).describe()}: "
+                f"input '{_input(lot, site)}' has a payload that is not finite at {states.take(bad[:1]).describe()}: "
                 f"it would make weights that are none. Remedy: mend the data, or Loss(..., on_nan='skip') to leave out "
                 f"such instances and count them"
             )
@@ -65,15 +64,6 @@ class Faults:
         out = payload.clone()
         out[torch.from_numpy(np.isin(owners, list(gone)))] = 0
         return out
-
-    def _owners(self, lot: Lot, site: int) -> tuple[np.ndarray, States]:
-        """The instance, and the state, of every row of an input."""
-        found = [m for end, m in lot.messages() if self.planner.sites.pumped_at(end).number == site]
-        states = States.merge([m.states.take(np.repeat(np.arange(len(m)), m.row_counts())) for m in found])
-        return states.columns[0], states
-
-    def _input(self, site: int) -> str:
-        return self.planner.sites.graph.inputs[self.planner.sites.sites[site].end.port].name
 
     def check(self, unchecked: Sequence[tuple[Passage, Site]]) -> None:
         """Raise where a gradient that was added to the sums of these sites is not finite."""
@@ -174,22 +164,36 @@ class Faults:
 
     def _states(self, passage: Passage, op: Operation, rows: np.ndarray | None = None) -> States | None:
         with suppress(AmpnetError):
-            states = self.planner.states_of(passage.lot, op)
+            states = passage.planner.states_of(passage.lot, op.site, op.round)
             return states if rows is None else states.take(rows)
         return None
 
     def named(self, passage: Passage, op: Operation, direction: str, error: Exception) -> Exception:
         """An error of an operation, with node and states."""
         op = getattr(passage.kernels[op.site.number], "playing", op)
-        if isinstance(error, NodeError):
+        if isinstance(error, NodeError | PlanError):
             return error
+        if op.site.source is not None:
+            return NodeError(op.site.name, direction, None, self.worker, error)
         if op.site.node is None:
             numbers = passage.lot.numbers
-            return DataError(f"input '{self._input(op.site.number)}', instances {numbers[0]} to {numbers[-1]}: {error}")
+            what = f"input '{_input(passage.lot, op.site.number)}'"
+            return DataError(f"{what}, instances {numbers[0]} to {numbers[-1]}: {error}")
         states = self._states(passage, op)
         if direction == "forward" and states is not None and not isinstance(error, MemoryError):
             states = _culprit(passage, op, states)
         return NodeError(op.site.name, direction, states, self.worker, error)
+
+
+def _owners(lot: Lot, site: int) -> tuple[np.ndarray, States]:
+    """The instance, and the state, of every row of an input."""
+    found = [m for end, m in lot.messages() if lot.sites.pumped_at(end).number == site]
+    states = States.merge([m.states.take(np.repeat(np.arange(len(m)), m.row_counts())) for m in found])
+    return states.columns[0], states
+
+
+def _input(lot: Lot, site: int) -> str:
+    return lot.sites.graph.inputs[lot.sites.sites[site].end.port].name
 
 
 def _evidence(passage: Passage, site: Site) -> list[Tensor]:
@@ -207,7 +211,7 @@ def _evidence(passage: Passage, site: Site) -> list[Tensor]:
 def left_out(passage: Passage) -> Report:
     """Instances of which a loss was finite, and a gradient was not: they are counted as skipped."""
     numbers = np.array([sorted(passage.skipped - passage.told)])
-    (name, *_) = (node.label for w in passage.layout.wholes.values() if isinstance(node := w.site.node, Loss))
+    name = next(node.label for node in passage.planner.sites.nodes.values() if isinstance(node, Loss))
     nothing, count = np.zeros(numbers.shape[1], dtype=np.int64), numbers.shape[1]
     states = States.trusted(("instance",), numbers)
     return Report(name, states, True, torch.zeros(count), {}, nothing, skipped=np.arange(count))

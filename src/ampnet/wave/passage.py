@@ -4,6 +4,7 @@
     layout      where its rows lie: it has arenas, and memory, to itself until it is over
     kernels     how its sites compute, with what they keep for the backward
     pins        the version of each node's weights that it goes on to see, where it must not see later ones
+    inbox       rows and gradients that came from other workers and were not used yet
     at          which operations it has played: forward from the first to the last, then backward
 
 So any number of passages can be in flight, their operations interleaved in any order.
@@ -18,23 +19,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ampnet.errors import PlanError
 from ampnet.nodes.node import Report
 from ampnet.nodes.products import Products
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Layout, Operation
 from ampnet.plan.lot import Lot
+from ampnet.plan.planner import Planner
+from ampnet.plan.sites import Site
 from ampnet.update.sums import Sums
 from ampnet.wave.kernels import kernel_of
 from ampnet.wave.kernels.kernel import Kernel
+from ampnet.wave.slice import Slice
 
 
 class Passage:
     """See the head of this file."""
 
-    def __init__(self, number: int, lot: Lot, layout: Layout, products: Products, *, skips: bool, alone: bool) -> None:
+    def __init__(
+        self, number: int, lot: Lot, planner: Planner, layout: Layout, products: Products, *, skips: bool, alone: bool
+    ) -> None:
         """``skips``: instances whose gradients are not finite are left out. ``alone``: nothing else is played before it
         is over."""
-        self.number, self.lot, self.layout, self.products = number, lot, layout, products
+        self.number, self.lot, self.planner, self.layout, self.products = number, lot, planner, layout, products
         self.numbers = np.array(lot.numbers)
         self.train, self.skips, self.alone = lot.train, skips, alone
         self.at, self.backward, self.played_at = 0, False, 0
@@ -58,6 +65,10 @@ class Passage:
         """Nodes that got gradients."""
         self._sums: dict[str, Sums] = {}
         self.payloads: dict[int, Tensor] = {}
+        self.inbox: dict[tuple[int, int, int], Slice] = {}
+        """By crossing, round and direction."""
+        self.carry: Callable[[int, Slice], None] | None = None
+        """Takes a slice to the worker of this number."""
         for arena in layout.arenas:
             arena.clear()
         if not layout.kernels:
@@ -78,10 +89,55 @@ class Passage:
         for site, payload in payloads:
             self.payloads[site] = payload if payload.device == device else payload.to(device, non_blocking=True)
 
-    @property
-    def operation(self) -> Operation:
-        """The next one to play."""
-        return self.layout.operations[self.at]
+    # -- what comes from other workers, and goes to them
+
+    def ready(self) -> bool:
+        """Whether its next operation can be played now."""
+        if not 0 <= self.at < len(self.layout.operations):
+            return True
+        op = self.layout.operations[self.at]
+        return not op.crosses or self.has(op)
+
+    def has(self, op: Operation) -> bool:
+        """Whether what an operation at the border needs is there."""
+        site = op.site
+        if site.here is self.backward or (self.backward and site.still):  # it sends, or nothing comes
+            return True
+        return (site.number, op.round, int(self.backward)) in self.inbox
+
+    def waits_for(self) -> Site | None:
+        """The crossing from which its next operation waits for a slice."""
+        return None if self.ready() else self.layout.operations[self.at].site
+
+    def send(self, op: Operation, rows: Tensor | None) -> None:
+        """Send the rows of a crossing, or their gradients."""
+        site, direction = op.site, int(self.backward)
+        assert site.source is not None
+        assert self.carry is not None
+        to = site.source.worker if self.backward else site.worker
+        left_out = tuple(sorted(self.skipped))
+        self.carry(to, Slice(self.number, site.number, op.round, direction, self.layout.digest, rows, left_out))
+
+    def taken(self, op: Operation, rows: int) -> Tensor | None:
+        """The rows of a crossing that came, or their gradients (None: there are none), of which there must be ``rows``.
+
+        Raises `PlanError` where the sender has laid out the wave otherwise.
+        """
+        site = op.site
+        assert site.source is not None
+        given = self.inbox.pop((site.number, op.round, int(self.backward)))
+        came = rows if given.rows is None else len(given.rows)
+        if given.digest != self.layout.digest or came != rows:
+            sender = site.worker if self.backward else site.source.worker
+            raise PlanError(
+                f"wave {self.number} (instances {self.lot.numbers[0]} to {self.lot.numbers[-1]}): worker {sender} has "
+                f"another layout of it than this one: {came} rows of node '{site.name}', round {op.round}, digest "
+                f"{given.digest:016x}; here {rows} rows, digest {self.layout.digest:016x}. Usual cause: a function of "
+                f"states that depends on more than the state (a clock, a random number, a set's order)"
+            )
+        self.skipped.update(given.left_out)
+        self.told.update(given.left_out)
+        return given.rows
 
     @property
     def progress(self) -> float:

@@ -1,14 +1,22 @@
 """Player: plays the waves of one worker: several passages in flight, one operation at a time.
 
     lots staged ──> [1] begin     a lot becomes a passage: its layout is made, its memory taken
-                    [2] play      the schedule names a passage, which plays its next operation
+                    [2] play      the schedule names a passage, which plays its next operations
                     [3] collect   after the last backward of a site, the gradients of its weights, of all rows at once
                     [4] update    a node whose last site is collected counts, and updates if its counter is full:
                                   locally, asking nobody, before any other passage plays another operation
                     [5] end       losses are reported, instances retire, memory is given back
 
-The operations of a passage are played in the order of its layout, then backward. Updates that fall due are made as late
-as that is allowed ([4]), so that those of several nodes are one call of the optimizer's kernel.
+The operations of a passage are played in the order of its layout, then backward. Where nodes are parted over workers, an
+operation at the border waits until its rows, or their gradients, have come (`take`); other passages go on meanwhile:
+
+    worker 0    wave 1 [op][op]>. . . . . . . . . .<[op][op]        >  rows are sent        . waits
+                wave 2         [op][op]>. . . . . . . . . .         <  gradients have come
+    worker 1    wave 1         >[op][op][loss][op][op]<
+                wave 2                                >[op][op]...
+
+Updates that fall due are made as late as that is allowed ([4]), so that those of several nodes are one call of the
+optimizer's kernel.
 
 A gradient that is not finite is never applied: it is found before an update, and named with node and state, or left out
 with its instance and counted (where a loss has ``on_nan="skip"``): from the operation that met it on, nothing of the
@@ -17,23 +25,25 @@ instance is added to any node, and those nodes do not count it. Nodes nearer to 
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ampnet.errors import NodeError
+from ampnet.errors import NodeError, PairingError
 from ampnet.events.log import Announcer, Played, Wave
 from ampnet.events.log import Operation as Told
 from ampnet.graph import Graph, Wiring
 from ampnet.nodes.loss import Loss
-from ampnet.nodes.node import Node, Report
+from ampnet.nodes.node import Report
 from ampnet.nodes.products import Precision, Products
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Operation
 from ampnet.plan.lot import Lot
 from ampnet.plan.planner import Planner
 from ampnet.plan.sites import Site
+from ampnet.plan.team import Team
 from ampnet.structure import Shelf
 from ampnet.update.local import LocalUpdates
 from ampnet.update.updater import Updater
@@ -42,6 +52,7 @@ from ampnet.wave.faults import Faults, left_out
 from ampnet.wave.kernels.trained import TrainedKernel
 from ampnet.wave.passage import Passage
 from ampnet.wave.schedule import WaveSchedule
+from ampnet.wave.slice import Slice
 from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline, told_of
 
 _SPARE = 4
@@ -55,44 +66,57 @@ class Player:
         self,
         graph: Graph,
         wiring: Wiring,
-        nodes: Mapping[str, Node],
+        teams: Sequence[Team],
+        here: int,
         updates: LocalUpdates,
         schedule: WaveSchedule,
         *,
         name: str,
         tell: Callable[[Report], None],
         over: Callable[[Lot], None],
+        carry: Callable[[int, Slice], None] | None = None,
         wave_size: int | None = None,
         precision: Precision = "float32",
         announce: Announcer | None = None,
         clock: Callable[[], float],
     ) -> None:
-        """``tell`` gets the reports of losses, ``over`` the instances of a passage that has ended."""
+        """Of each team it has a part: the nodes hosted by worker ``here``.
+
+        ``tell`` gets the reports of losses, ``over`` the instances of a passage that has ended here, ``carry`` slices
+        for other workers, by their number."""
         if wave_size is not None and wave_size < 1:
             raise ValueError(f"wave_size must be 1 or more, got {wave_size}")
-        self.name, self.nodes, self.updates, self.schedule = name, nodes, updates, schedule
-        self.wave_size, self.clock, self._tell, self._over = wave_size, clock, tell, over
+        self.name, self.updates, self.schedule = name, updates, schedule
+        self.nodes = {name: node for team in teams for name, node in team.nodes.items()}
+        self.wave_size, self.clock, self._tell, self._over, self._carry = wave_size, clock, tell, over, carry
         self._announce = announce if announce is not None else Announcer()
         self._traced, self._begun_told = self._announce.wants(Played), self._announce.wants(Wave)
         self._traces: list[Told] = []
         """Operations that were played, to be told of."""
         self._traced_passage: Passage | None = None
         self.shelf = Shelf()
-        for node in nodes.values():
-            node.shelf = self.shelf
-        self.skips = any(isinstance(node, Loss) and node.on_nan == "skip" for node in nodes.values())
-        self.planner = Planner(graph, wiring, nodes, self.shelf)
-        self.planner.beat = self._beat
-        self.planner.choices = not self.skips  # rows that are left out are looked for node by node
-        self.faults = Faults(self.planner, name, self.skips)
+        self.skips = any(isinstance(node, Loss) and node.on_nan == "skip" for node in self.nodes.values())
+        self.planners = [Planner(graph, wiring, team, here, self.shelf) for team in teams]
+        for planner in self.planners:
+            planner.beat = self._beat
+            planner.choices = not self.skips  # rows that are left out are looked for node by node
+        self._planner_of = {id(planner.sites): planner for planner in self.planners}
+        self.faults = Faults(name, self.skips)
         self.products = Products(narrow=precision == "bfloat16")
-        self._by_operation = not schedule.one_by_one or self.skips
-        """Whether passages are played operation by operation, each of them looked at; else as a whole."""
+        self._alone = schedule.one_by_one and not any(planner.sites.parted for planner in self.planners)
+        """Whether a passage is played from its first to its last operation with nothing in between."""
+        self._exact = not self._alone or self.skips
+        """Whether versions of weights are noted, and gradients looked at, operation by operation."""
         self.passages: list[Passage] = []
         """In flight, the oldest first."""
+        self._early: dict[int, dict[tuple[int, int, int], Slice]] = {}
+        """By wave that has not begun here: slices that have come for it."""
+        self._by_wave: dict[int, Passage] = {}
+        """Passages of waves that other workers play too."""
         self._staged: deque[Lot] = deque()
-        self._pools: list[Pool] = []
+        self._pools: dict[int, list[Pool]] = {id(planner): [] for planner in self.planners}
         self._due: list[Parameterised] = []
+        self._due_of: Passage | None = None
         self._unchecked: list[tuple[Passage, Site]] = []
         self._clock = 0
         for node in updates.trains:
@@ -101,9 +125,16 @@ class Player:
         """Waves begun, instances played, operations and messages computed."""
         self.most = 0
         """Passages in flight at once, at most, so far."""
+        self.busy = 0.0
+        """Seconds in which something was begun or played."""
         self.pulse: memoryview | None = None
         """Where to note signs of life, for whoever watches."""
-        self._numbers = {name: i for i, name in enumerate(nodes)}
+        self._numbers = {name: i for i, name in enumerate(self.nodes)}
+
+    @property
+    def planner(self) -> Planner:
+        """That of the first team."""
+        return self.planners[0]
 
     def _held_by(self, name: str) -> Callable[[], set[int]]:
         return lambda: {p.pins[name] for p in self.passages if name in p.pins}
@@ -114,9 +145,23 @@ class Player:
 
     # -- [1]
 
-    def stage(self, lot: Lot) -> None:
-        """These instances are complete, and may be played."""
-        self._staged.extend(lot.apart())
+    def stage(self, lot: Lot, wave: int | None = None) -> None:
+        """These instances are complete, and may be played: in waves as they come, or as exactly one of this number,
+        where other workers play it too. All of them must stage the same waves in the same order."""
+        lots = lot.apart()
+        if wave is not None:
+            (lot,) = lots
+            lot.wave = wave
+        self._staged.extend(lots)
+
+    def take(self, given: Slice) -> None:
+        """Rows, or gradients, have come from another worker."""
+        passage = self._by_wave.get(given.wave)
+        inbox = self._early.setdefault(given.wave, {}) if passage is None else passage.inbox
+        key = (given.crossing, given.round, given.direction)
+        if key in inbox:
+            raise PairingError(f"a second slice for crossing {key[0]}, round {key[1]} of wave {given.wave}")
+        inbox[key] = given
 
     def waiting(self) -> int:
         """How many instances are staged."""
@@ -125,9 +170,11 @@ class Player:
     def _next_lot(self, most: int) -> Lot:
         """The next instances: no more than travel together, all of them alike."""
         first = self._staged[0]
+        if first.wave is not None:
+            return self._staged.popleft()
         room = min(most, self._room(first, most))
         lots: list[Lot] = []
-        while self._staged and room and self._staged[0].alike(first):
+        while self._staged and room and self._staged[0].alike(first) and self._staged[0].sites is first.sites:
             lot = self._staged.popleft()
             if len(lot.numbers) > room:
                 lot, rest = lot.split(room)
@@ -155,14 +202,19 @@ class Player:
     def _begin(self, most: int) -> Passage:
         began = self.clock() if self._begun_told else 0.0
         lot = self._next_lot(most)
-        behind = [other for other in self._staged if other.alike(lot)]
+        planner = self._planner_of[id(lot.sites)]
+        behind = [other for other in self._staged if other.alike(lot) and other.sites is lot.sites]
         self.waves += 1
         try:
-            layout = self.planner.layout(lot, behind, self._pools)
+            layout = planner.layout(lot, behind, self._pools[id(planner)])
         except NodeError as error:
             cause = error.__cause__ or error
             raise NodeError(error.node, error.direction, error.states, self.name, cause) from cause
-        passage = Passage(self.waves, lot, layout, self.products, skips=self.skips, alone=self.schedule.one_by_one)
+        number = self.waves if lot.wave is None else lot.wave
+        passage = Passage(number, lot, planner, layout, self.products, skips=self.skips, alone=self._alone)
+        if lot.wave is not None:
+            self._by_wave[number] = passage
+            passage.inbox, passage.carry = self._early.pop(number, {}), self._carry
         passage.load(self.faults.payloads(lot, passage))
         self.passages.append(passage)
         self.most = max(self.most, len(self.passages))
@@ -176,156 +228,129 @@ class Player:
     # -- [2]
 
     def step(self, most: int) -> bool:
-        """Play one operation; where waves are played one after the other, a whole one. False if there is nothing to do.
+        """Play operations of one passage: one; where waves are not to take turns, as many as can be. False if there is
+        nothing to do.
 
         ``most``: instances of a wave at most, if nothing else is said.
         """
         if self.updates.pass_token():
             return True
-        passage = self.schedule.next(self.passages, bool(self._staged))
+        ready = self.passages if self._alone else [passage for passage in self.passages if passage.ready()]
+        passage = self.schedule.next(ready, bool(self._staged))
+        if passage is None and not self._staged:
+            return False
+        began = time.perf_counter()
         if passage is None:
-            if not self._staged:
-                return False
             passage = self._begin(most)
         self._clock += 1
         passage.played_at = self._clock
-        if not self._by_operation:
-            self._play_all(passage)
-        elif self.schedule.one_by_one:
-            while not self._play(passage):
-                pass
-        else:
-            self._play(passage)
+        if self._due and self._due_of is not passage:
+            self._settle()
+        told = Timeline(self.clock) if self._traced and not self._exact else None
+        if self._play(passage, told, -1 if self.schedule.one_by_one else 1):
+            if told is not None:
+                self._announce(told.event(self.name, passage))
+            self._end(passage)
         self._tell_traces()
+        self.busy += time.perf_counter() - began
         return True
 
-    def _play_all(self, passage: Passage) -> None:
-        """All operations of a passage, with nothing in between: what `_play` does, without asking each time."""
-        kernels, operations, pulse = passage.kernels, passage.layout.operations, self.pulse
-        numbers, op, direction = self._numbers, operations[0], "forward"
-        told = Timeline(self.clock) if self._traced else None
-        try:
-            for op in operations:
-                if pulse is not None:
-                    pulse[0] += 1
-                    pulse[2] = numbers.get(op.site.name, -1)
-                if op.first and op.trained:
-                    self._note_versions(passage, op)
+    def _play(self, passage: Passage, told: Timeline | None, most: int) -> bool:
+        """Play so many operations (-1: all that can be played now). True when the passage is over."""
+        operations, kernels, exact = passage.layout.operations, passage.kernels, self._exact
+        pulse, numbers, traced = self.pulse, self._numbers, self._traced and self._exact
+        at, count, began = passage.at, len(operations), 0.0
+        while most and not passage.backward:
+            if at == count:
+                if not passage.train:
+                    return True
+                passage.backward = True
+                break
+            op = operations[at]
+            if op.crosses and not passage.has(op):
+                passage.at = at
+                return False
+            if pulse is not None:
+                pulse[0] += 1
+                pulse[2] = numbers.get(op.site.name, -1)
+            if traced:
+                began = self.clock()
+            if op.trained and (exact or op.first):
+                self._note_versions(passage, op)
+            try:
                 kernels[op.site.number].forward(op)
-                if told is not None:
-                    told.add(op, FORWARD)
-            if passage.train:
-                passage.backward, direction = True, "backward"
-                for op in reversed(operations):
-                    if pulse is not None:
-                        pulse[0] += 1
-                        pulse[2] = numbers.get(op.site.name, -1)
-                    if op.site.still:
-                        continue
-                    kernel = kernels[op.site.number]
-                    touched = kernel.out.touched or op.site.kind == "loss"  # else no gradient has come
-                    if touched:
-                        kernel.backward(op)
-                    elif op.trained:
-                        passage.idle.setdefault(op.site.number, []).append(op)
-                    if told is not None:
-                        told.add(op, BACKWARD)
-                    if op.first and op.trained:
-                        if touched:
-                            self._note_lags(passage, op)
-                        self._collect(passage, op)
-                        if told is not None:
-                            told.add(op, COLLECT)
-        except NodeError:
-            raise
-        except Exception as error:
-            raise self.faults.named(passage, op, direction, error) from error
-        if told is not None:
-            self._announce(told.event(self.name, passage))
-        self._end(passage)
-
-    def _play(self, passage: Passage) -> bool:
-        """One operation. True when the passage is over."""
-        if self._due and not self.schedule.one_by_one and self._due_of is not passage:
-            self._settle()
-        op = passage.layout.operations[passage.at]
-        pulse = self.pulse
-        if pulse is not None:
-            pulse[0] += 1
-            pulse[2] = self._numbers.get(op.site.name, -1)
-        if passage.backward:
+            except Exception as error:
+                raise self.faults.named(passage, op, "forward", error) from error
+            if told is not None:
+                told.add(op, FORWARD)
+            elif traced:
+                self._trace(passage, op, FORWARD, began, passage.train and not op.site.still)
+            at += 1
+            most -= 1
+        if not passage.backward:
+            passage.at = at
+            return at == count and not passage.train
+        at = min(at, count - 1)
+        while most and at >= 0:
+            op = operations[at]
+            if op.crosses and not passage.has(op):
+                break
+            if pulse is not None:
+                pulse[0] += 1
+                pulse[2] = numbers.get(op.site.name, -1)
             if not op.site.still:
-                self._backward(passage, op)
-            passage.at -= 1
-            if passage.at < 0:
-                self._end(passage)
-                return True
-            return False
-        self._forward(passage, op)
-        passage.at += 1
-        if passage.at == len(passage.layout.operations):
-            if not passage.train:
-                self._end(passage)
-                return True
-            passage.backward = True
-            passage.at -= 1
-        return False
+                try:
+                    self._backward(passage, op, told)
+                except NodeError:
+                    raise
+                except Exception as error:
+                    raise self.faults.named(passage, op, "backward", error) from error
+            at -= 1
+            most -= 1
+        passage.at = at
+        return at < 0
 
-    def _forward(self, passage: Passage, op: Operation) -> None:
-        site = op.site
-        began = self.clock() if self._traced else 0.0
-        if op.trained:
-            self._note_versions(passage, op)
-        try:
-            passage.kernels[site.number].forward(op)
-        except Exception as error:
-            raise self.faults.named(passage, op, "forward", error) from error
-        if self._traced:
-            self._trace(passage, op, FORWARD, began, passage.train and not site.still)
-
-    def _backward(self, passage: Passage, op: Operation) -> None:
-        site = op.site
-        kernel = passage.kernels[site.number]
-        began = self.clock() if self._traced else 0.0
-        try:
-            if kernel.out.touched or site.kind == "loss":  # else no gradient has come, for any of its rows
-                if self.skips:
-                    self.faults.stop(passage, op)
-                kernel.backward(op)
-                if op.trained:
-                    self._note_lags(passage, op)
-            elif op.trained:
-                passage.idle.setdefault(op.site.number, []).append(op)
-            if self._traced:
-                self._trace(passage, op, BACKWARD, began, False)
-            if op.first and op.trained:
-                self._collect(passage, op)
-        except NodeError:
-            raise
-        except Exception as error:
-            raise self.faults.named(passage, op, "backward", error) from error
+    def _backward(self, passage: Passage, op: Operation, told: Timeline | None) -> None:
+        kernel, exact = passage.kernels[op.site.number], self._exact
+        began = self.clock() if self._traced and exact else 0.0
+        if kernel.out.touched or kernel.answers:  # else no gradient has come, for any of its rows
+            if self.skips:
+                self.faults.stop(passage, op)
+            kernel.backward(op)
+            if op.trained and (exact or op.first):
+                self._note_lags(passage, op)
+        elif op.trained:
+            passage.idle.setdefault(op.site.number, []).append(op)
+        if told is not None:
+            told.add(op, BACKWARD)
+        elif self._traced:
+            self._trace(passage, op, BACKWARD, began, False)
+        if op.first and op.trained:
+            self._collect(passage, op)
+            if told is not None:
+                told.add(op, COLLECT)
 
     def _note_versions(self, passage: Passage, op: Operation) -> None:
         """Which version of the weights an operation sees. Between passages that are played one by one it is the same
         for all operations of a node."""
-        if self._by_operation:
+        if self._exact:
             kernel = passage.kernels[op.site.number]
             first = kernel.whole.operations[0].versions
             for site in op.trained:
                 hoisted = isinstance(kernel, TrainedKernel) and kernel.hoisted and not op.first
                 op.versions[site.number] = first[site.number] if hoisted else _updater(site).seen_version()
-        elif op.first:
+        else:
             for site in op.trained:
                 passage.seen.setdefault(site.name, _updater(site).seen_version())
 
     def _note_lags(self, passage: Passage, op: Operation) -> None:
-        if self._by_operation:
+        if self._exact:
             for place, site in enumerate(op.trained):
                 messages = op.links(place) if op.site.kind == "mixture" else passage.layout.heard(site.number, op.round)
                 if messages:
                     lags = passage.lags.setdefault(site.name, Counter())
                     lags[_updater(site).seen_version() - op.versions[site.number]] += messages
-        elif op.first:
+        else:
             for site in op.trained:
                 messages = passage.layout.heard(site.number)
                 if messages:
@@ -348,7 +373,7 @@ class Player:
             kernel.collect()
         if self.skips:
             self.faults.clean(passage, op, trained)
-        if self._traced and self._by_operation:
+        if self._traced and self._exact:
             self._trace(passage, op, COLLECT, began, False)
         for site in trained:
             self._unchecked.append((passage, site))
@@ -386,8 +411,6 @@ class Player:
             self._due.append(node)
             self._due_of = passage
 
-    _due_of: Passage | None = None
-
     def _counted(self, passage: Passage, node: Parameterised) -> int:
         numbers = passage.numbers
         if passage.skipped:
@@ -419,6 +442,7 @@ class Player:
             self.updates.all_full([node for node in late if node.updater.full()])
         self._tell_traces()
         self.passages.remove(passage)
+        self._by_wave.pop(passage.number, None)
         for node in self.updates.trains if passage.pins else ():
             node.updater.forget_versions(node.updater.live_versions())
         operations = passage.layout.operations
@@ -427,8 +451,8 @@ class Player:
         self.operations += entries + sum(len(op.trained) for op in back if op.first)
         self.messages += sum(op.messages for op in operations) + sum(op.messages for op in back)
         self.instances += len(passage.lot.numbers)
-        self.planner.give_back(passage.layout)
-        self._pools.append(passage.layout.pool)
+        passage.planner.give_back(passage.layout)
+        self._pools[id(passage.planner)].append(passage.layout.pool)
         for report in passage.reports:
             self._tell(report)
         if passage.skipped - passage.told:
@@ -461,10 +485,21 @@ class Player:
             self._traces = []
             self._announce(Played.of(self.name, passage.number, passage.train, traces))
 
+    def waits(self) -> list[str]:
+        """Which waves wait for what, in words."""
+        lines = [line for planner in self.planners for line in planner.waits()]
+        for passage in self.passages:
+            site = passage.waits_for()
+            if site is not None and site.source is not None:
+                what, worker = ("gradients", site.worker) if passage.backward else ("rows", site.source.worker)
+                lines.append(f"wave {passage.number} waits for {what} of node '{site.name}' from worker {worker}")
+        return lines
+
     def held(self) -> dict[str, int]:
         """Every queue and cache that is not empty."""
         out = {"instances staged": self.waiting(), "passages": len(self.passages), "structures": len(self.shelf)}
         out |= {"tokens of replicas": len(self.updates.tokens), "updates due": len(self._due)}
+        out |= {"slices": sum(map(len, self._early.values()))}
         for name, node in self.nodes.items():
             out.update({f"{name}.{cache}": n for cache, n in node.held().items()})
         return {what: n for what, n in out.items() if n}
@@ -474,8 +509,10 @@ class Player:
         self.passages, self._due, self._unchecked, self._traces = [], [], [], []
         self._traced_passage = self._due_of = None
         self._staged.clear()
-        self._pools.clear()
-        self.planner.forget_layouts()
+        self._early, self._by_wave = {}, {}
+        for planner in self.planners:
+            self._pools[id(planner)].clear()
+            planner.forget_layouts()
         self.updates.abandon()
         self.shelf.clear()
         for node in self.nodes.values():

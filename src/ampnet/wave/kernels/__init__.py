@@ -10,6 +10,7 @@ from ampnet.nodes.split import Split
 from ampnet.nodes.transform import Parameterised, Transform
 from ampnet.plan.sites import Site
 from ampnet.wave.kernels.choice import ChoiceKernel
+from ampnet.wave.kernels.crossing import Receiving, Sending
 from ampnet.wave.kernels.embedding import EmbeddingKernel
 from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.kernels.loss import LossKernel
@@ -32,7 +33,9 @@ _BY_KIND: dict[str, type[Kernel]] = {
 def kernel_of(site: Site, passage: Passage) -> Kernel:
     """The kernel of a site for a passage."""
     kind = _BY_KIND.get(site.kind)
-    if passage.layout.wholes[site.number].operations[0].members:
+    if site.source is not None:
+        kind = Receiving if site.here else Sending
+    elif passage.layout.wholes[site.number].operations[0].members:
         kind = ChoiceKernel
     elif kind is None:
         kind = _of_rows(site, passage)

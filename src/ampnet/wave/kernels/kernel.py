@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class Kernel:
     """Base of all kernels."""
 
+    answers = False
+    """Whether `backward` has something to do although no gradient has come to any row."""
+
     def __init__(self, site: Site, passage: Passage) -> None:
         self.site, self.layout = site, passage.layout
         self.whole, self.out = self.layout.wholes[site.number], self.layout.arenas[site.arena]

@@ -41,6 +41,8 @@ class _Met:
 class LossKernel(Kernel):
     """`Loss` nodes."""
 
+    answers = True
+
     def begin(self) -> None:
         assert isinstance(self.site.node, Loss)
         self.node = self.site.node

@@ -1,0 +1,132 @@
+"""Parted: the parts of several workers, played in one process in an order drawn from a seed.
+
+    worker 0   step ─ slices ─┐          a step of a random worker, or the delivery of the oldest slice between two
+    worker 1   step <─────────┘          of them: any order that processes could have, repeatable
+
+Every worker has a copy of the graph of its own, as a process has. Nothing is shared, and nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampnet.errors import StallError
+from ampnet.graph import CONTROLLER, End, Graph
+from ampnet.instance import Instance
+from ampnet.nodes.node import Report
+from ampnet.plan.lot import Lot, OfInstances
+from ampnet.plan.team import Team
+from ampnet.runtime.engine import make_player
+from ampnet.update.policy import Update
+from ampnet.wave.player import Player
+from ampnet.wave.slice import Slice
+
+
+class Parted:
+    """The players of a team. ``hosts`` names the worker of each node."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        hosts: Mapping[str, int],
+        *,
+        update: Update | None = None,
+        schedule: str = "backward-first",
+        seed: int = 0,
+    ) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.team = Team(graph.nodes, hosts)
+        self.reports: list[Report] = []
+        self.over: list[tuple[int, int]] = []
+        """(worker, wave) of passages that have ended."""
+        self.graphs, self.players = [], dict[int, Player]()
+        self._ways: dict[tuple[int, int], deque[Slice]] = {}
+        for worker in self.team.workers:
+            mine = copy.deepcopy(graph)
+            for node in mine.parameterised().values():
+                node.updater.adopt(update)
+            self.graphs.append(mine)
+            self.players[worker] = self._player(mine, worker, schedule, seed)
+        self._waves = 0
+
+    def _player(self, graph: Graph, worker: int, schedule: str, seed: int) -> Player:
+        wiring, _ = graph.resolve()
+        self._ends = {one.name: wiring.forward[End(CONTROLLER, i)] for i, one in enumerate(graph.inputs)}
+        team = Team({name: graph.nodes[name] for name in graph.order()}, self.team.hosts)
+        return make_player(
+            graph,
+            wiring,
+            [team],
+            worker,
+            schedule,
+            seed + worker,
+            name=f"worker{worker}",
+            tell=self.reports.append,
+            over=partial(self._ended, worker),
+            wave_size=None,
+            precision="float32",
+            announce=None,
+            clock=lambda: 0.0,
+            carry=partial(self._carry, worker),
+        )
+
+    def _ended(self, worker: int, lot: Lot) -> None:
+        self.over.append((worker, -1 if lot.wave is None else lot.wave))
+
+    def _carry(self, sender: int, to: int, given: Slice) -> None:
+        if given.rows is not None:
+            given.rows = given.rows.clone()  # a process would have written them to memory of its own
+        self._ways.setdefault((sender, to), deque()).append(given)
+
+    def run(self, waves: Sequence[Sequence[Instance]], train: bool = True) -> None:
+        """Play waves of these instances, all of them in flight together."""
+        for instances in waves:
+            self._waves += 1
+            numbered = {100 * self._waves + i: one for i, one in enumerate(instances)}
+            for player in self.players.values():
+                player.stage(OfInstances(player.planner.sites, self._ends, numbered, train, 0), self._waves)
+        with torch.no_grad():
+            while any(player.passages or player.waiting() for player in self.players.values()):
+                self._move()
+
+    def _move(self) -> None:
+        """One thing happens."""
+        ways = [way for way, slices in self._ways.items() if slices]
+        todo = [*ways, *self.players]
+        for i in self._rng.permutation(len(todo)).tolist():
+            chosen = todo[i]
+            if isinstance(chosen, tuple):
+                self.players[chosen[1]].take(self._ways[chosen].popleft())
+                return
+            if self.players[chosen].step(1):
+                return
+        raise StallError([], [line for player in self.players.values() for line in player.waits()])
+
+    def gradients(self) -> dict[str, Tensor]:
+        """What has added up at the worker of each node, by ``node.parameter``."""
+        out = {}
+        for worker, graph in zip(self.players, self.graphs, strict=True):
+            mine = [name for name in graph.nodes if self.team.hosts[name] == worker]
+            for name, total in graph.gradients().items():
+                if any(name.startswith(f"{node}.") for node in mine):
+                    out[name] = total.clone()
+        return out
+
+    def held(self) -> dict[str, int]:
+        """What is left anywhere."""
+        left = {f"{p.name}: {what}": n for p in self.players.values() for what, n in p.held().items()}
+        under_way = sum(map(len, self._ways.values()))
+        return left | ({"slices under way": under_way} if under_way else {})
+
+
+def random_hosts(graph: Graph, workers: int, seed: int) -> dict[str, int]:
+    """Any worker for every node."""
+    rng = np.random.default_rng(seed)
+    return {name: int(rng.integers(workers)) for name in graph.nodes}
