@@ -1,11 +1,19 @@
-"""Hops: how long a batch takes from one process to another, by `ampnet.runtime.transport`.
+"""Hops: how long rows of a crossing take from one process to another, and what they cost each, by `runtime.transport`.
 
-Two processes play ping-pong with a batch of ten messages; half of the time there and back is a hop. It holds all that a
-batch goes through: written to the ring, the other process finding it (or being woken), put together there. The median
-is that of the quietest of several rounds: other programs on the machine only ever make it longer.
+    sender      rows made ──send──┐                           [ made, in an ordinary tensor, fresh in the caches ]
+                                  └ ring, slab ┐
+    receiver                                   └──receive──> a tensor ──copy──> arena
+                      |<──────── readable ───────────────────>|
+                      |<──────── in an arena ──────────────────────────────────>|
 
-"asleep": the receiver does not look out for a while before it sleeps (``spin=0``), so each hop holds a wake-up by the
-operating system.
+Two processes, each on a core of its own, send each other slices in turn. The sender writes the time (a clock that both
+share) into the digest. "sender" and "receiver" are the times spent in `send` and in the `receive` that finds the slice:
+work that these two cannot use for anything else. Medians of each round; "best" is the quietest round's, for other
+programs on the machine only ever make it longer.
+
+ring only   without a slab: rows of any size are copied into the ring and out of it
+16 kept     the receiver keeps 16 slices, as where rows wait for their operation, or become an arena themselves
+asleep      the receiver does not look out for a while before it sleeps: each hop holds a wake-up by the system
 """
 
 from __future__ import annotations
@@ -18,76 +26,110 @@ from typing import Any
 import numpy as np
 import torch
 
-from ampnet.message import Messages, offsets_of
-from ampnet.runtime.transport import Batch, Endpoint, Mesh
-from ampnet.state import States
+from ampnet.runtime.transport import Endpoint, Mesh
+from ampnet.runtime.transport.endpoint import SPIN
+from ampnet.runtime.transport.mesh import SLAB
+from ampnet.wave.slice import Slice
 
-SIZES = {"1 kB": 1_000, "10 kB": 10_000, "100 kB": 100_000, "1 MB": 1_000_000}
-MESSAGES = 10
+SIZES = {"1 kB": 1_000, "10 kB": 10_000, "100 kB": 100_000, "230 kB": 230_000, "1 MB": 1_000_000}
 WIDTH = 25
-BOUNDS = {"1 kB": 25.0, "100 kB": 60.0}
-"""Microseconds."""
+KEPT = 16
+BOUNDS = {"1 kB": 25.0, "100 kB": 60.0, "100 kB, 16 kept": 60.0}
+"""Microseconds until the rows are readable."""
+COLUMNS = ("readable", "in an arena", "sender", "receiver")
 
 
-def batch(size: int) -> Batch:
-    """Ten messages of a state of two fields, with ``size`` bytes of payload."""
-    states = States.of(instance=np.arange(MESSAGES), t=3)
-    each = size // (4 * WIDTH * MESSAGES)
-    payload = torch.randn(each * MESSAGES, WIDTH)
-    offsets = None if each == 1 else offsets_of(np.full(MESSAGES, each))
-    return Batch(1, 0, Messages(payload, states, offsets))
+def play(endpoint: Endpoint, size: int, until: float, kept: int) -> list[list[int]]:
+    """Send and receive in turn until it is time. Nanoseconds of each turn, a list for each of `COLUMNS`."""
+    clock, other = time.perf_counter_ns, 1 - endpoint.party
+    rows = torch.randn(size // (4 * WIDTH), WIDTH)
+    arena, keep = torch.zeros_like(rows), list[Slice]()
+    times: list[list[int]] = [[] for _ in COLUMNS]
+    first, last = endpoint.party == 0, False
+    while not last:
+        if first:
+            rows.add_(1.0)
+            last = time.perf_counter() > until
+            began = clock()
+            endpoint.send(other, Slice(0, 0, 0, int(last), began, rows))
+            times[2].append(clock() - began)
+        first = True
+        looked = clock()
+        while not (frames := endpoint.receive()):
+            if not endpoint.wait(5.0):
+                raise RuntimeError("the other process does not answer")
+            looked = clock()
+        found = clock()
+        _, frame = frames.pop()
+        assert isinstance(frame, Slice)
+        assert frame.rows is not None
+        arena.copy_(frame.rows)
+        times[0].append(found - frame.digest)
+        times[1].append(clock() - frame.digest)
+        times[3].append(found - looked)
+        last = last or bool(frame.direction)
+        keep.append(frame)
+        if len(keep) >= kept:
+            keep.clear()
+        del frame
+    if endpoint.party == 1:
+        endpoint.send(other, Slice(0, 0, 0, 1, clock(), rows))
+    return times
 
 
-def next_batch(endpoint: Endpoint) -> Batch | None:
-    """The one batch that comes next; None where a note came, or nothing for a while."""
-    while not (frames := endpoint.receive()):
-        if not endpoint.wait(5.0):
-            return None
-    frame = frames[0][1]
-    return frame if isinstance(frame, Batch) else None
-
-
-def echo(endpoint: Endpoint) -> None:
-    while (frame := next_batch(endpoint)) is not None and len(frame.messages):
-        endpoint.send(0, frame)
-
-
-def measure(size: int, seconds: float, spin: float | None) -> float:
-    """Median microseconds of a hop."""
-    with Mesh(2) as mesh:
+def measure(size: int, seconds: float, *, spin: float = SPIN, slab: int = SLAB, kept: int = 1) -> list[float]:
+    """Median microseconds, for each of `COLUMNS`."""
+    cores = sorted(os.sched_getaffinity(0))
+    with Mesh(2, slab=slab) as mesh:
+        until = time.perf_counter() + seconds
         child = os.fork()
         if child == 0:
             try:
-                echo(mesh.endpoint(1, spin=spin))
+                os.sched_setaffinity(0, cores[-1:])
+                play(mesh.endpoint(1, spin=spin), size, until + 60.0, kept)
             finally:
                 os._exit(0)
-        endpoint, frame = mesh.endpoint(0, spin=spin), batch(size)
-        empty = Batch(1, 0, frame.messages.slice(0, 0))
-        times: list[float] = []
-        until = time.perf_counter() + seconds
-        while (began := time.perf_counter()) < until:
-            endpoint.send(1, frame)
-            if next_batch(endpoint) is None:
-                raise RuntimeError("the other process does not answer")
-            times.append((time.perf_counter() - began) / 2 * 1e6)
-        endpoint.send(1, empty)
-        os.waitpid(child, 0)
-    return statistics.median(times[len(times) // 10 :])
+        try:
+            os.sched_setaffinity(0, cores[:1])
+            times = play(mesh.endpoint(0, spin=spin), size, until, kept)
+        finally:
+            os.sched_setaffinity(0, cores)
+            os.waitpid(child, 0)
+    return [statistics.median(some[len(some) // 10 :]) / 1e3 for some in times]
 
 
 def run(seconds: float, repeats: int) -> tuple[dict[str, Any], list[tuple[str, bool]]]:
-    rounds = 2 * repeats
-    out: dict[str, Any] = {}
-    print(f"\n{'one hop between two processes, microseconds':46} {'best':>8} {'median':>8} {'MB/s':>8}")
+    ways: dict[str, tuple[int, dict[str, Any]]] = {name: (size, {}) for name, size in SIZES.items()}
     for name, size in SIZES.items():
-        for label, spin in ((name, None), (f"{name}, asleep", 0.0)):
-            values = [measure(size, seconds / rounds, spin) for _ in range(rounds)]
-            out[label] = {"best": min(values), "median": statistics.median(values)}
-            best, middle = out[label].values()
-            print(f"{label:46} {best:8.1f} {middle:8.1f} {size / best:8,.0f}")
+        ways[f"{name}, asleep"] = size, {"spin": 0.0}
+        if size >= 100_000:
+            ways[f"{name}, ring only"] = size, {"slab": 0}
+            ways[f"{name}, {KEPT} kept"] = size, {"kept": KEPT}
+            ways[f"{name}, {KEPT} kept, ring only"] = size, {"kept": KEPT, "slab": 0}
+    rounds = 10 * repeats
+    found: dict[str, list[list[float]]] = {label: [] for label in ways}
+    for _ in range(rounds):
+        for label, (size, how) in ways.items():
+            found[label].append(measure(size, seconds / rounds / 2, **how))
+    out: dict[str, Any] = {}
+    head = "".join(f" {column:>17}" for column in COLUMNS)
+    print(f"\n{'one hop, microseconds: best, median':36}{head}")
+    for label, values in found.items():
+        columns = list(zip(*values, strict=True))
+        out[label] = {
+            c: {"best": min(v), "median": statistics.median(v)} for c, v in zip(COLUMNS, columns, strict=True)
+        }
+        cells = "".join(f"  {cell['best']:7.1f} {cell['median']:8.1f}" for cell in out[label].values())
+        print(f"{label:36}{cells}")
+    for column in COLUMNS:
+        best = np.array([out[name][column]["best"] for name in SIZES])
+        each, fixed = np.polyfit(np.array(list(SIZES.values())), best, 1, w=1 / best)
+        out[f"{column}, fitted"] = {"fixed": fixed, "per MB": 1e6 * each}
+        print(f"{column:>20}: about {fixed:.1f} us, and {1e6 * each:.1f} us for each MB ({1e-3 / each:,.1f} GB/s)")
+    readable = {name: out[name]["readable"]["best"] for name in BOUNDS}
     checks = [
-        (f"a hop of {name} under {most:.0f} us: {out[name]['best']:.1f} us", out[name]["best"] < most)
-        for name, most in BOUNDS.items()
+        (f"{name} readable under {BOUNDS[name]:.0f} us: {us:.1f} us", us < BOUNDS[name])
+        for name, us in readable.items()
     ]
     return out, checks
 

@@ -26,8 +26,8 @@ from ampnet.runtime.runtime import Runtime
 from bench.alternate import compare
 
 Make = Callable[..., Runtime]
-WIDE: dict[str, Any] = {"max_active_keys": 64, "enough_rows": None}
-"""Molecules are small, and a node takes all that waits."""
+WIDE: dict[str, Any] = {"max_active_keys": 64}
+"""Molecules are small."""
 
 
 def mlp() -> tuple[Compiled, list[Instance], Update]:

@@ -52,8 +52,8 @@ def trees() -> Made:
 
 WORKLOADS: dict[str, tuple[Callable[[], Made], int, int, int, dict[str, Any]]] = {
     "list reduction": (sequences, 1, 1, 4, {}),
-    "qm9": (molecules, 20, 64, 128, {"enough_rows": None}),
-    "sst": (trees, 25, 50, 100, {"enough_rows": None}),
+    "qm9": (molecules, 20, 64, 128, {}),
+    "sst": (trees, 25, 50, 100, {}),
 }
 """Instances, instances in an update, in flight for one, in flight for each of several, further settings."""
 WANTED = {

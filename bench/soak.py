@@ -77,7 +77,7 @@ def soak(seconds: float, workers: int, every: float) -> tuple[list[Sample], int]
             now = time.monotonic()
             if now >= due:
                 due = now + every
-                samples.append(look([os.getpid(), *runtime._pids]))
+                samples.append(look([os.getpid(), *runtime.pids]))
             if now - began > seconds:
                 runtime.stop()
 

@@ -409,35 +409,32 @@ def test_in_worker_processes() -> None:
     graph = by_hand.build(hidden=16)
     with Processes(graph, workers=2, affinity={"*": 0, "linear1": 1}, update=ADAM, max_active_keys=4) as runtime:
         found = profile(runtime, sequences(), seconds=0.8)
-        assert_consistent(found, runtime)
+        assert found.waves
         assert [one.name for one in found.processes] == ["worker0", "worker1", "controller"]
-        assert {node.node for node in found.nodes if node.process == "worker1"} == {"linear1"}
+        assert {node.node for node in found.nodes if node.process == "worker1" and node.calls} == {"linear1"}
+        assert all(one.nodes > 0 < one.updates for one in found.processes[:2])
         assert all(one.waiting > 0 and one.transport > 0 for one in found.processes)
         with pytest.raises(AmpnetError, match="run already cannot be profiled"):
             profile(runtime, sequences())
 
 
 @linux
-@pytest.mark.parametrize("waves", [True, False])
-def test_in_replicas_of_a_whole_model(waves: bool) -> None:
+def test_in_replicas_of_a_whole_model() -> None:
     graph = by_hand.build(hidden=16)
     replicate(graph, None, 2, route="shortest", sync="shared")
-    with Processes(graph, workers=2, update=ADAM, max_active_keys=8, waves=waves) as runtime:
+    with Processes(graph, workers=2, update=ADAM, max_active_keys=8) as runtime:
         found = profile(runtime, sequences(), seconds=0.8)
-        assert found.waves == waves
-        if not waves:
-            assert_consistent(found, runtime)
+        assert found.waves
         stats = runtime.stats()
-        assert stats.engine == ("waves" if waves else "messages")
-        assert stats.instances >= waves * sum(one.instances for one in found.stretches.values())
+        assert stats.engine == "waves"
+        assert stats.instances >= sum(one.instances for one in found.stretches.values())
     assert {node.node for node in found.nodes if node.kind == "Linear" and node.process == "worker0"} == {
         "linear1#1",
         "linear2#1",
     }
-    if waves:
-        for one in found.processes[:2]:
-            assert one.nodes > 0 < one.layout
-            assert one.updates > 0 < one.payloads
+    for one in found.processes[:2]:
+        assert one.nodes > 0 < one.layout
+        assert one.updates > 0 < one.payloads
     text = table(found, top=2, sort="graph")
     assert text.splitlines()[2].split()[:2] == ["process", "node"]
     assert "more lines" in text

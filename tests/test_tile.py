@@ -18,8 +18,8 @@ from ampnet.data import generated
 from ampnet.lang import Compiled, compile
 from ampnet.models import Mlp
 from ampnet.nodes import Cond, Isu, Linear, Loss, Phi, Relu
+from ampnet.placement import place
 from ampnet.replicas.replicate import replicate
-from ampnet.runtime.placement import place
 from ampnet.testing import assert_close, graph_gradients
 
 F64 = torch.float64
@@ -243,6 +243,7 @@ def mlp() -> tuple[Compiled, list[tuple[Any, ...]]]:
 
 def test_the_front_end_tiles_by_the_name_of_a_module() -> None:
     example = next(generated.images(1, 0, width=12, classes=4))
+    assert "hidden_1~2" in compile(Mlp(12, 3, 4), *example, tiles={"hidden.1": 2}).nodes  # once: "cannot be replicated"
     graph = compile(Mlp(12, 3, 4), *example, tiles={"hidden.1": 2}, replicas={"classify": 2})
     assert {"hidden_0", "hidden_1~1", "hidden_1~2", "classify#1", "classify#2"} <= set(graph.nodes)
     assert "hidden_1" not in graph.nodes

@@ -44,7 +44,7 @@ BABI15 = Workload(
     model=lambda data: Babi15(HIDDEN, STEPS, KINDS),
     flops=flops,
     optimizer=partial(torch.optim.Adam, lr=0.01, fused=True),
-    ours={"ours": Ours(in_flight=20, every=20, settings={"enough_rows": None})},
+    ours={"ours": Ours(in_flight=20, every=20)},
     peers={
         "torch sparse": peers.BabiSparse,
         "torch compile": compiled(peers.BabiSparse, dynamic=False),
@@ -62,7 +62,7 @@ BABI15_100 = replace(
     name="babi15-100",
     about=BABI15.about.replace("of 20", "of 100"),
     batch=100,
-    ours={"ours": Ours(in_flight=100, every=100, settings={"enough_rows": None})},
+    ours={"ours": Ours(in_flight=100, every=100)},
     each=200,
     target=Target("accuracy", 1.0, batches=1),
 )

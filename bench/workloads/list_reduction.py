@@ -85,7 +85,7 @@ LIST_REDUCTION = Workload(
     ours={
         "ours": _OURS,
         "ours by hand": replace(_OURS, graph=wired, instances=wired_instances),
-        "ours single sequences": Ours(in_flight=1000, every=100, settings={"enough_rows": None}, instances=single),
+        "ours single sequences": Ours(in_flight=1000, every=100, instances=single),
     },
     peers={
         "torch eager": peers.Concat,

@@ -90,7 +90,7 @@ QM9 = Workload(
     model=lambda data: Qm9(FEATURES, HIDDEN, STEPS, KINDS),
     flops=flops,
     optimizer=partial(torch.optim.Adam, lr=1e-3, fused=True),
-    ours={"ours": Ours(in_flight=20, every=20, settings={"enough_rows": None})},
+    ours={"ours": Ours(in_flight=20, every=20)},
     peers={
         "torch sparse": peers.Qm9Sparse,
         "torch compile": compiled(peers.Qm9Sparse, dynamic=True),

@@ -92,7 +92,7 @@ SENTIMENT = Workload(
     flops=flops,
     optimizer=partial(torch.optim.Adagrad, lr=0.05, fused=True),
     optimizers={"embedding": partial(torch.optim.Adagrad, lr=0.005)},
-    ours={"ours": Ours(in_flight=25, every=25, settings={"enough_rows": None})},
+    ours={"ours": Ours(in_flight=25, every=25)},
     peers={"torch level": peers.Level, "torch recursive": peers.Recursive},
     base="torch level 1 thread",
     each=50,

@@ -94,7 +94,7 @@ def measure(way: Way, count: int, workers: int, width: int, bucket: int, wait: f
         workers=workers,
         affinity={f"hidden_{i}": i for i in range(workers)} | {"classify": workers - 1, "loss": workers - 1},
         max_active_keys=keys,
-        max_batch=1,
+        wave_size=1,
         update=update,
         listeners=[log, meter],
     ) as runtime:

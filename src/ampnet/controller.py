@@ -4,8 +4,9 @@
                   [2] answers come back: an instance of which nothing is out any more retires; its place is free
                   [3] a stream of which nothing is left ends: training streams flush the nodes' leftover gradients
 
-In the controller's eyes it is a node too: for every message it pumps in training it gets exactly one back. In inference
-nothing comes back; an instance is done when the losses have reported as many results as label messages were pumped.
+An instance is in flight until all that is due has come: each worker that plays it says when it has done so; where
+messages are passed, each of them is answered in training; and in inference the losses report as many results as label
+messages were pumped.
 
 Streams follow one another without a barrier (the next is pumped while the last instances of the one before are still
 under way) unless one is asked for, or run together, pumped in turns.
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from ampnet.errors import AmpnetError, DataError, NotFiniteWarning, PairingError
+from ampnet.errors import AmpnetError, DataError, NotFiniteWarning, PairingError, WorkerDied
 from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
 from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
@@ -66,7 +67,10 @@ class _InFlight:
     stream: _Open
     position: int
     records: int
-    outstanding: int
+    due: int
+    """Answers (training, where messages are passed) or results (inference) that have not come yet."""
+    playing: int
+    """Workers that have not played all of it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +107,17 @@ class Controller:
         retire: Callable[[Column, bool], None],
         forget: Callable[[Column], None],
         flush: Callable[[], None],
-        stage: Callable[[Mapping[int, Instance], Stream], bool] = lambda instances, stream: False,
+        stage: Callable[[Mapping[int, Instance], Stream], int] = lambda instances, stream: 0,
+        read: Callable[[Iterator[Instance]], Instance] = next,
         moduli: Iterable[int] = (),
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``stage`` may take whole instances; those that it does not take are posted, message by message.
+        """``stage`` takes whole instances, and returns how many workers will play them. If it returns 0 they are posted
+        message by message; ``post`` also gets whether a batch is the last of its instances.
 
-        ``post`` also hears whether it is the last batch of the instances in it.
-
-        ``moduli``: numbers of replicas that are to have equally many instances in flight (see `Numbers`).
+        ``read`` takes the next instance from an iterator. ``moduli``: numbers of replicas that are to have equally many
+        instances in flight (see `Numbers`).
         """
         if max_active_keys < 1:
             raise ValueError(f"max_active_keys must be 1 or more, got {max_active_keys}")
@@ -121,10 +126,10 @@ class Controller:
         self.label_inputs = frozenset(label_inputs)
         self.max_active_keys, self.clock = max_active_keys, clock
         self._announce = announce if announce is not None else Announcer()
-        self._stage = stage
+        self._stage, self._read = stage, read
         self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
-        self.parts = 1
-        """Instances are posted apart by their numbers modulo this, so that no batch is for two replicas."""
+        self.teams = 1
+        """Instance i is for team i modulo this; no batch is for two teams."""
         self._numbers = Numbers(moduli)
         self.skips = False
         """Whether losses leave out what is not finite; set by the runtime."""
@@ -135,7 +140,9 @@ class Controller:
         self._coming: Iterator[Stream] = iter(())
         self._open: list[_Open] = []
         self._draining: list[_Open] = []
-        self._together = self._barrier = self._stopping = False
+        self._together = self._barrier = False
+        self.stopping = False
+        """Whether `stop` was called; reset by whoever starts a run."""
         self._last: _Open | None = None
         self._streams = 0
         self.sending = 0
@@ -148,17 +155,17 @@ class Controller:
         if together and barrier:
             raise ValueError("streams that run together cannot wait for one another: give together or barrier")
         self._coming, self._together, self._barrier = iter(streams), together, barrier
-        self._open, self._draining, self.finished, self._stopping = [], [], [], False
+        self._open, self._draining, self.finished = [], [], []
         self._streams = 0
         while self._open_next() and together:
             pass
 
     def stop(self) -> None:
         """Pump nothing more; what is in flight will still come back. May be called from anywhere, a loader included."""
-        self._stopping = True
+        self.stopping = True
 
     def _stop_now(self) -> None:
-        self._stopping, self._coming = False, iter(())
+        self.stopping, self._coming = False, iter(())
         for opened in self._open:
             opened.cut = opened.ahead is not None
             opened.ahead = None
@@ -200,9 +207,11 @@ class Controller:
         name = f"stream '{opened.stream.name}'"
         opened.ahead = None
         try:
-            instance = next(opened.source)
+            instance = self._read(opened.source)
         except StopIteration:
             return
+        except WorkerDied:  # while the loader was at work
+            raise
         except AmpnetError as error:
             raise DataError(f"{name}, instance {opened.pumped + 1}: {error}") from error
         except Exception as error:
@@ -222,7 +231,7 @@ class Controller:
 
     def pump(self) -> None:
         """[1] Fill every free place, as long as there is data."""
-        if self._stopping:
+        if self.stopping:
             self._stop_now()
         while self._open and len(self._in_flight) < self.max_active_keys and not self.holding:
             opened = self._open[0]
@@ -243,15 +252,15 @@ class Controller:
                 self._open_next()
             for part in self._apart(batch):
                 self._send(opened, part, positions)
-            if self._stopping:
+            if self.stopping:
                 self._stop_now()
 
     def _apart(self, batch: dict[int, Instance]) -> list[dict[int, Instance]]:
-        if self.parts == 1 or len(batch) == 1:
+        if self.teams == 1 or len(batch) == 1:
             return [batch]
         out: dict[int, dict[int, Instance]] = {}
         for number, instance in batch.items():
-            out.setdefault(number % self.parts, {})[number] = instance
+            out.setdefault(number % self.teams, {})[number] = instance
         return list(out.values())
 
     def _send(self, opened: _Open, batch: dict[int, Instance], positions: Mapping[int, int]) -> None:
@@ -268,9 +277,8 @@ class Controller:
         at = self.clock()  # whoever takes them may begin at once
         staged = self._stage(batch, opened.stream)
         for number, instance in batch.items():
-            # Who takes whole instances tells when they are done (training).
-            due = 1 if staged and train else self._due(instance, train)
-            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, due)
+            due = 0 if staged and train else self._due(instance, train)
+            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, due, staged)
         if not staged:
             self._post_all(opened, batch)
         elif self._announce.wants(Pump):
@@ -288,14 +296,6 @@ class Controller:
                     f"stream '{opened.stream.name}': instance {number} has messages for input '{name}' with state "
                     f"fields ({', '.join(given.fields)}); the graph declares ({', '.join(self.fields[name])})"
                 )
-
-    def post(self, batch: Mapping[int, Instance]) -> None:
-        """Post instances that were staged, message by message after all."""
-        opened = self._in_flight[next(iter(batch))].stream
-        self.sending = opened.number
-        for number, instance in batch.items():
-            self._in_flight[number].outstanding = self._due(instance, opened.stream.train)
-        self._post_all(opened, batch)
 
     def _post_all(self, opened: _Open, batch: Mapping[int, Instance]) -> None:
         train = opened.stream.train
@@ -360,17 +360,19 @@ class Controller:
         """[2] Answers to pumped messages have come back."""
         if self._announce.wants(Return):
             self._announce(Return(self.clock(), port, messages.states))
-        self._settle(messages.states.column("instance"), True)
+        self._settle(messages.states.column("instance"))
 
-    def done(self, instances: Column) -> None:
-        """Every answer of these training instances has come back, says who counted them."""
+    def played(self, instances: Column) -> None:
+        """A worker has played all of these instances that is for it to play."""
         done: dict[int, tuple[_Open, list[int]]] = {}
         for number in instances.tolist():
             waiting = self._in_flight.get(number)
-            if waiting is None:
-                raise PairingError(f"an answer came back for instance {number}, which is not in flight")
-            self._over(waiting, number, done)
-        self._retire_all(done, True)
+            if waiting is None or not waiting.playing:
+                raise PairingError(f"instance {number} was played, but nobody had to play it any more")
+            waiting.playing -= 1
+            if not waiting.playing and not waiting.due:
+                self._over(waiting, number, done)
+        self._retire_all(done)
 
     def report(self, report: Report) -> None:
         """A loss has judged messages. They may be of two streams (no barrier)."""
@@ -382,7 +384,7 @@ class Controller:
             if waiting is None:  # in inference, it may have had all the results that were asked for
                 continue
             if not report.train:
-                if found[number] == waiting.outstanding:
+                if found[number] == waiting.due:
                     continue
                 found[number] += 1
             by_stream.setdefault(id(waiting.stream), (waiting.stream, []))[1].append(place)
@@ -395,7 +397,7 @@ class Controller:
                 if len(part.skipped) and not opened.warned:
                     opened.warned = True
                     self._warn(opened, part)
-                self._settle(part.states.column("instance"), False)
+                self._settle(part.states.column("instance"))
 
     @staticmethod
     def _warn(opened: _Open, report: Report) -> None:
@@ -409,18 +411,18 @@ class Controller:
             stacklevel=2,
         )
 
-    def _settle(self, instances: Column, train: bool) -> None:
+    def _settle(self, instances: Column) -> None:
         done: dict[int, tuple[_Open, list[int]]] = {}
         for number, count in Counter(instances.tolist()).items():
             waiting = self._in_flight.get(number)
             if waiting is None:
                 raise PairingError(f"an answer came back for instance {number}, which is not in flight")
-            waiting.outstanding -= count
-            if waiting.outstanding < 0:
+            waiting.due -= count
+            if waiting.due < 0:
                 raise PairingError(f"instance {number} was answered more often than it was pumped")
-            if waiting.outstanding == 0:
+            if not waiting.due and not waiting.playing:
                 self._over(waiting, number, done)
-        self._retire_all(done, train)
+        self._retire_all(done)
 
     def _over(self, waiting: _InFlight, number: int, done: dict[int, tuple[_Open, list[int]]]) -> None:
         opened = waiting.stream
@@ -430,8 +432,9 @@ class Controller:
             opened.watch.done(waiting.position)
         done.setdefault(id(opened), (opened, []))[1].append(number)
 
-    def _retire_all(self, done: Mapping[int, tuple[_Open, list[int]]], train: bool) -> None:
+    def _retire_all(self, done: Mapping[int, tuple[_Open, list[int]]]) -> None:
         for opened, gone in done.values():
+            train = opened.stream.train
             for number in gone:
                 del self._in_flight[number]
                 self._numbers.free(number)

@@ -100,4 +100,6 @@ def test_the_report_has_every_group_as_plain_data(tmp_path: Path) -> None:
     assert [one["node"] for one in found["replicas"]] == ["cell#1", "cell#2"]
     assert found["replicas"][0]["share"] == 0.5
     assert "drifts" not in found["replicas"][0]
-    assert data["engine"] == {"name": "waves", "reason": None, "waves": 120, "instances": 480, "in_flight": 3}
+    counts = {"waves": 120, "instances": 480, "in_flight": 3, "busy": ()}
+    assert data["engine"] == {"name": "waves", "reason": None, **counts}
+    assert (data["placement"], data["bounded"]) == (None, None)

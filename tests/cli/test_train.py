@@ -41,6 +41,7 @@ SUMMARY = re.compile(
     r"list-reduction: accuracy [01]\.\d{4}( \(target [\d.e-]+ (not )?reached\))? in \d+ epochs?, \d+\.\d s; "
     r"train [\d,]+ sequences/s, valid [\d,]+/s; staleness \d+\.\d \(max \d+\); "
     r"engine: (waves, [\d,]+ played, at most \d+ in flight|messages \([^;]+\))"
+    r"(; busy: \d+ %(, \d+ %)+; bounded by [^;]+)?"
 )
 
 
@@ -156,7 +157,8 @@ def test_the_closing_line_says_why_messages_were_passed(capsys: pytest.CaptureFi
     assert main([*TINY, "--no-waves", "--json", str(tmp_path / "run.json")]) == 0
     assert lines(capsys)[-1].endswith("; engine: messages (waves=False)")
     engine = json.loads((tmp_path / "run.json").read_text())["engine"]
-    assert engine == {"name": "messages", "reason": "waves=False", "waves": 0, "instances": 0, "in_flight": 0}
+    counts = {"waves": 0, "instances": 0, "in_flight": 0, "busy": []}
+    assert engine == {"name": "messages", "reason": "waves=False", **counts}
 
 
 def test_messages_that_nobody_asked_for_are_a_line_on_stderr() -> None:

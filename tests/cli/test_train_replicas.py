@@ -15,7 +15,6 @@ from ampnet.events.check import assert_kept
 from ampnet.events.log import Begin, Synced, read_log
 from ampnet.experiments.list_reduction import WORKLOAD, Settings
 from ampnet.experiments.running import make_graph, make_runtime
-from ampnet.replicas.auto import Suggestion
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from tests.cli.test_train import SUMMARY, TINY, lines
@@ -43,6 +42,8 @@ def test_a_run_with_replicas(
     out = lines(capsys)
     summary = next(i for i, line in enumerate(out) if line.startswith("list-reduction: "))
     assert SUMMARY.fullmatch(out[summary].replace("staleness -", "staleness 0.0 (max 0)"))
+    parts = options.partition("--replicate ")[2].split(" ")[0]
+    assert out[0].startswith("placement: 2 workers with 2 copies of ") == bool(parts)
     *rest, last = out[summary + 1 :]
     assert last.startswith(f"log: {log}, ")
     assert all(line.startswith("  replicas of ") for line in rest)
@@ -50,7 +51,6 @@ def test_a_run_with_replicas(
     assert_kept(events)
     begin = next(e for e in events if isinstance(e, Begin))
     found = {one["node"]: one for one in begin.settings["replicas"]}
-    parts = options.partition("--replicate ")[2].split(" ")[0]
     assert set(found) == (set(parts.split(",")) if parts else {"embedding", "cell", "classify"})
     assert all(one[key] == value for one in found.values() for key, value in group.items())
     assert len(rest) == len(found)
@@ -59,10 +59,9 @@ def test_a_run_with_replicas(
     count = int(options.split()[1])
     assert data["settings"]["replicas"] == count
     assert data["settings"]["workers"] == (1 if "--workers" in options else count)
-    waves = not parts  # parted over workers, or instances that leave their worker: messages
-    assert data["engine"]["name"] == begin.settings["engine"] == ("waves" if waves else "messages")
-    assert (data["engine"]["reason"] is None) == waves
-    assert (data["engine"]["instances"] > 0) == waves
+    assert data["engine"]["name"] == begin.settings["engine"] == "waves"
+    assert data["engine"]["instances"] > 0
+    assert (data["placement"] is None) == (not parts)
     assert any(isinstance(e, Synced) for e in events)
     assert not children()
 
@@ -76,7 +75,20 @@ def test_a_run_with_replicas(
         ("--replicas 2 --sync never", "--sync: invalid choice: 'never' (choose from"),
         ("--replicas 2 --sync-every 0", "--sync-every: 0 is too small; give 1 or more"),
         ("--replicas 2 --sync-optimizer forget", "--sync-optimizer: invalid choice: 'forget' (choose from"),
-        ("--replicas 2 --replicate ,", "--replicate: no name in it; write nodes like cell,embedding"),
+        ("--replicas 2 --replicate ,", "--replicate: no name in it; write nodes like cell,embedding, or cell=2"),
+        ("--replicate cell=1", "--replicate: 1 is too small; give 2 or more"),
+        ("--replicate cel=2", "--replicate: replicate names 'cel', but no node is called that; there are emb"),
+        ("--replicas 2 --replicate cell=2", "--replicate: NODE=N has a number of its own; leave out --replicas"),
+        ("--workers 2 --tile cell=x", "--tile: 'x' is not a whole number; give 2 or more"),
+        ("--workers 2 --tile cel=2", "--tile: no node is called 'cel', so it cannot be tiled; there are the Linears"),
+        ("--workers 2 --tile cell=99", "--tile: 'cell' has 16 outputs: it can be made 2 to 16 tiles, got 99"),
+        ("--memory-per-worker 1G", "--memory-per-worker: there are no worker processes; give --workers 2 or more"),
+        (
+            "--workers 2 --memory-per-worker lots",
+            "--memory-per-worker: 'lots' is no size; write bytes like 800M or 1.5GB",
+        ),
+        ("--workers 2 --no-waves", "--no-waves: worker processes play waves, and pass no messages; give --workers 1"),
+        ("--replicas 2 --max-batch 3", "--max-batch: worker processes play waves"),
         (
             "--replicas 2 --replicate cel",
             "--replicate: replicate names 'cel', but no node is called that; there are emb",
@@ -106,30 +118,6 @@ def test_a_bad_value_is_one_line_before_any_work(
     assert captured.err.startswith("ampnet train list-reduction: ")
     assert captured.err.count("\n") == 1
     assert said in captured.err
-
-
-def test_auto_says_what_it_found_and_why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Settings] = []
-    monkeypatch.setattr(command, "train", lambda job, **k: asked.append(job.settings) or 0)  # type: ignore[func-returns-value]
-    monkeypatch.setattr(command, "suggest", lambda *a, **k: Suggestion(3, 2.25e-3, 0.75e-3, "waves", 20.0))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert main([*TINY, "--replicas", "auto", "--sync", "epoch"]) == 0
-    assert lines(capsys) == [
-        "replicas: 3, for 8 cores; an instance takes 2.25 ms of work and 0.75 ms of the controller's, measured in "
-        "waves of 20"
-    ]
-    assert (asked[-1].replicas, asked[-1].workers, asked[-1].sync) == (3, 3, "epoch")
-    assert main([*TINY, "--replicas", "auto", "--quiet"]) == 0
-    assert lines(capsys) == []
-
-
-@linux
-def test_auto_on_the_cores_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TINY, "--epochs", "1", "--replicas", "auto"]) == 0
-    first, *rest = lines(capsys)
-    assert first.startswith("replicas: ")
-    assert any(line.startswith("list-reduction: ") for line in rest)
-    assert not children()
 
 
 def test_settings_reach_the_graph_and_the_runtime() -> None:

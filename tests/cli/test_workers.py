@@ -22,6 +22,7 @@ from ampnet.events.staleness import staleness_of
 from ampnet.experiments.list_reduction import Settings
 from ampnet.experiments.running import make_runtime
 from ampnet.models.list_reduction import build
+from ampnet.runtime.crew import most
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from tests.cli.test_train import EPOCH, FATAL, SUMMARY, TINY, interrupting, lines
@@ -35,13 +36,16 @@ def test_the_same_lines_and_a_log_that_keeps_the_promises(tmp_path: Path, capsys
     log, report, trace = (tmp_path / name for name in ("run.log", "report.json", "trace.json"))
     files = ("--log", str(log), "--json", str(report), "--trace", str(trace))
     assert main([*TWO, "--train-size", "4000", *files]) == 0
-    first, second, last, size_of_log = lines(capsys)
+    expected, first, second, last, size_of_log = lines(capsys)
+    assert re.fullmatch(
+        r"placement: 2 workers, \d\.\d x one core expected, bounded by .*; --replicas 2: \d\.\d x", expected
+    )
     assert size_of_log.startswith(f"log: {log}, ")
     for number, line in enumerate((first, second), start=1):  # a short epoch may end before any event was sent
         assert EPOCH.fullmatch(line.replace("staleness -", "staleness 0.0 (max 0)"))
         assert f"epoch  {number}" in line
     assert SUMMARY.fullmatch(last)
-    assert last.endswith("engine: messages (the model is parted over workers)")
+    assert re.search(r"; busy: \d+ %, \d+ %; bounded by ", last)
     assert main(["check", str(log)]) == 0
     assert "all promises kept" in lines(capsys)[0]
     data = json.loads(report.read_text())
@@ -54,17 +58,11 @@ def test_the_same_lines_and_a_log_that_keeps_the_promises(tmp_path: Path, capsys
     assert not children()
 
 
-def test_one_is_the_inline_runtime_and_auto_counts_cores_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_is_the_inline_runtime() -> None:
     assert isinstance(make_runtime(build(8), Settings()), Inline)
-    two = make_runtime(build(8), Settings(workers=2, affinity={"cell": 1}, pin=True, threads=3))
+    two = make_runtime(build(8), Settings(workers=2, affinity={"cell": 1}, memory_per_worker=10**9))
     assert isinstance(two, Processes)
-    assert (two.settings["workers"], two.affinity, two._pin, two._threads) == (2, {"cell": 1}, True, 3)
-    asked: list[Settings] = []
-    monkeypatch.setattr(command, "train", lambda job, **k: asked.append(job.settings) or 0)
-    for cores, want in ((1, 1), (2, 2), (64, 2)):  # cell and classify are worth a worker
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
-        assert main([*TINY, "--workers", "auto"]) == 0
-        assert asked[-1].workers == want
+    assert (two.settings["workers"], two.affinity, two.memory_per_worker) == (2, {"cell": 1}, 10**9)
 
 
 def test_a_file_says_which_node_goes_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +114,11 @@ def test_a_bad_file_is_one_line_before_any_work(
     [
         ("--workers 0", "--workers: 0 is too small; give 1 or more"),
         ("--workers some", "--workers: 'some' is not a whole number"),
+        (f"--workers {10**20}", f"--workers: {10**20} is too large; give {most()} or less on this machine"),
+        ("--threads 1000000", f"--threads: 1000000 is too large; give {most()} or less on this machine"),
+        ("--replicas 1000000", f"--replicas: 1000000 is too large; give {most()} or less on this machine"),
+        ("--workers 2 --no-waves", "--no-waves: worker processes play waves, and pass no messages; give --workers 1"),
+        ("--workers 2 --max-batch 3", "--max-batch: worker processes play waves, and pass no messages"),
         ("--pin", "--pin: there are no worker processes; give --workers 2 or more"),
         ("--affinity {file}", "--affinity: there are no worker processes; give --workers 2 or more"),
     ],
@@ -133,7 +136,7 @@ def test_an_error_of_a_worker_is_one_message_and_leaves_nothing(
     assert main([*TWO, *FATAL, *files]) == 1
     captured = capsys.readouterr()
     assert re.match(
-        r"ampnet: node '\w+' failed in (forward|backward) at \(instance=.* on worker 'worker\d'", captured.err
+        r"ampnet: node '\w+' failed in (forward|backward)( at \(instance=.*)? on worker 'worker\d'", captured.err
     )
     assert "Traceback" not in captured.err
     assert list(tmp_path.iterdir()) == []
@@ -150,7 +153,7 @@ def test_an_interrupt_reports_what_was_reached(
     monkeypatch.setattr(Plain, "epoch", interrupting(times))
     report, log = tmp_path / "run.json", tmp_path / "run.log"
     assert main([*TWO, "--epochs", "200", "--target", "1", "--json", str(report), "--log", str(log)]) == 130
-    first, last, _ = lines(capsys)
+    _, first, last, _ = lines(capsys)
     assert re.fullmatch(r"interrupted after \d epochs?, \d+\.\d s", first)
     assert SUMMARY.fullmatch(last.replace("staleness -", "staleness 0.0 (max 0)"))
     assert json.loads(report.read_text())["interrupted"] is True
@@ -174,6 +177,7 @@ def test_ctrl_c_goes_to_the_whole_group_and_what_is_in_flight_comes_back(tmp_pat
         start_new_session=True,
     ) as process:
         assert process.stdout is not None
+        assert process.stdout.readline().startswith("placement: ")
         assert process.stdout.readline().startswith("epoch  1")
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate()

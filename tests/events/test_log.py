@@ -117,7 +117,7 @@ def test_a_synchronisation_is_written_and_sent_between_processes() -> None:
         Backward(1.0, 0.25, "w0", "cell#2", 0, states, ((0, states),), 2, 4, 2, ((0, 1), (3, 1))),
         Updated(1.25, 0.1, "w0", "cell#2", 11, 0, "together", "messages", 8),
     ]
-    note = events_note([*others, SYNCED], era=1)
+    note = events_note([*others, SYNCED])
     assert events_of(note) == [*others, SYNCED]
 
 
@@ -131,7 +131,7 @@ def test_a_sum_is_written_and_sent_between_processes(event: Worked) -> None:
     states = States.of(instance=[3, 4])
     backward = Backward(1.0, 0.25, "w0", "cell#2", 0, states, ((0, states),), 2, 4, 2, ((0, 1), (3, 1)))
     mixed: list[Event] = [backward, event, SYNCED, replace(event, node="cell#1"), backward]
-    assert events_of(events_note(mixed, era=1)) == mixed
+    assert events_of(events_note(mixed)) == mixed
 
 
 class Counting:

@@ -129,7 +129,7 @@ def test_p5_a_wave_that_did_not_begin() -> None:
 def test_p5_a_number_that_comes_again() -> None:
     i = at(LOG, Wave, 2)
     log = [*LOG[: i + 1], LOG[i], *LOG[i + 1 :]]
-    assert "wave 3 of worker 'worker0' begins after wave 3; waves are numbered one by one" in first_of(check(log), "P5")
+    assert "wave 3 of worker 'worker0' begins after wave 3; the numbers of waves rise" in first_of(check(log), "P5")
 
 
 def test_p5_instances_that_are_not_in_flight() -> None:

@@ -179,8 +179,8 @@ def test_workers_count_them_right(make: Make) -> None:
         ({}, True),
         ({"waves": False}, False),
         ({"replicas": 2}, True),
-        ({"replicas": 2, "waves": False}, False),
-        ({"workers": 2}, False),
+        ({"replicas": 2, "workers": 1, "waves": False}, False),
+        ({"workers": 2}, True),
     ],
 )
 def test_where_nothing_is_played_nothing_is_prepared(

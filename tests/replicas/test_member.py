@@ -280,6 +280,5 @@ def test_nobody_who_listens_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_token_goes_over_the_wire_whole() -> None:
     token = Token("cell", 2, 7, True, 3, True, 2**32 - 1)
-    note = token_note(token, 5)
+    note = token_note(token)
     assert token_of(note) == token
-    assert note.data["era"] == 5

@@ -100,18 +100,17 @@ def test_every_model_on_two_and_three_workers(name: str, n: int, route: Any) -> 
 
 @pytest.mark.parametrize("listens", [False, True])
 @pytest.mark.parametrize("n", [2, 3])
-def test_whole_instances_with_and_without_somebody_who_listens(n: int, listens: bool) -> None:
-    """Workers count answers themselves, and the controller hears of several at once; by messages, if nobody listens."""
+def test_replicas_of_the_whole_model_with_and_without_somebody_who_listens(n: int, listens: bool) -> None:
+    """One replica on a worker, or two."""
     of, log = case("tree-lstm"), EventLog()
     graph = of.graph(replicas=n)
     how: dict[str, Any] = {"listeners": [log]} if listens else {}
     affinity = {f"*#{i + 1}": i % 2 for i in range(n)}
     with Processes(graph, workers=2, affinity=affinity, update=None, max_active_keys=5, **how) as runtime:
         stats = [runtime.train(of.instances(graph)) for _ in range(2)]
-        assert runtime._whole
-        waves = n == 2  # two replicas on one worker are run by messages
-        assert runtime.stats().engine == ("waves" if waves else "messages")
-        assert runtime._brief is (waves or not listens)
+        assert runtime.controller.teams == n
+        assert runtime.stats().engine == "waves"
+        assert runtime.stats().instances == 2 * len(of.data)
         again = runtime.infer(of.instances(graph))
     assert [s.instances for s in stats] == [len(of.data)] * 2
     assert [s.loss for s in stats] == pytest.approx([again.loss] * 2, abs=1e-12)
@@ -351,8 +350,7 @@ def one_run(seed: int) -> None:
         "affinity": affinity,
         "update": update,
         "max_active_keys": int(rng.integers(1, 10)),
-        "max_batch": (most := pick(None, None, 1, 3)),
-        "waves": most is None,
+        "wave_size": pick(None, None, 1, 3),
         "schedule": pick("sweep", "fifo", "backward-first", "random"),
         "capacity": pick(1 << 20, 1 << 12),
         "seed": seed,
@@ -540,7 +538,7 @@ def trap(point: str, victim: int, when: int, patch: pytest.MonkeyPatch) -> None:
         "divide": (Member, "_pass"),
         "memory": (Member, "flush"),
         "hand": (Host, "_hand"),
-        "over": (Host, "_over"),
+        "over": (Host, "_equal"),
     }[point]
     original = getattr(owner, name)
 
@@ -603,7 +601,6 @@ def test_replicas_go_to_workers_of_their_own() -> None:
     with Processes(graph, workers=3, update=None) as runtime:
         runtime.train(rows(1, 1, 1))
         assert all(runtime.hosts[name] == found.number for name, found in graph.copies.items())
-        assert runtime.hosts["x_route"] == 3  # beside the controller
         assert set(runtime.settings["affinity"]) == set(graph.copies)
     graph = twins(5)
     with Processes(graph, workers=2, update=None) as runtime:

@@ -1,22 +1,23 @@
-"""Streams that run together on replicas of a whole model: each has its own losses."""
+"""Streams that run together: each has its own losses, on replicas of a whole model and on parts of one."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from ampnet import Graph, Inline, Instance, Processes, Stream, feed, replicate
-from ampnet.graph import End
-from ampnet.nodes import Direction
-from ampnet.runtime.protocol import Kind, Ports
-from ampnet.runtime.transport import Batch, Frame, Note
+from ampnet.runtime.post import Post
+from ampnet.runtime.protocol import Kind
+from ampnet.runtime.transport import Note
 from tests.replicas.small import WIDTH, chain
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
 HOMES = {"*#1": 0, "*#2": 1}
+PARTS = {"linear1": 0, "tanh2": 1, "linear3": 0, "loss": 1}
 
 
 def twins() -> Graph:
@@ -31,9 +32,10 @@ def constant(value: float, count: int) -> list[Instance]:
     return [Instance({"x": feed(x, t=0), "y": feed(100 * x, t=0)}) for _ in range(count)]
 
 
+@pytest.mark.parametrize("parted", [True, False])
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("again", [True, False])
-def test_streams_that_run_together_have_their_own_losses(listed: bool, again: bool) -> None:
+def test_streams_that_run_together_have_their_own_losses(parted: bool, listed: bool, again: bool) -> None:
     """Once, a worker computed instances of all streams as one wave, whose mean loss was reported for one of them.
 
     Three streams on two replicas: pumped in turns, two streams would each have a replica to themselves.
@@ -42,8 +44,9 @@ def test_streams_that_run_together_have_their_own_losses(listed: bool, again: bo
     with Inline(chain("linear", "tanh", "linear"), update=None) as inline:
         want = [inline.train(constant(value, 2)).loss for value in values]
     assert want[1] > 2 * want[0]
-    how: dict[str, Any] = {"affinity": HOMES, "update": None, "max_active_keys": 16}
-    with Processes(twins(), workers=2, **how) as runtime:
+    how: dict[str, Any] = {"affinity": PARTS if parted else HOMES, "update": None, "max_active_keys": 16}
+    graph = chain("linear", "tanh", "linear") if parted else twins()
+    with Processes(graph, workers=2, **how) as runtime:
         if again:
             runtime.train(constant(2.0, 2))
         for _ in range(3):
@@ -55,22 +58,18 @@ def test_streams_that_run_together_have_their_own_losses(listed: bool, again: bo
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_workers_hear_which_stream_an_instance_is_of(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_told_which_stream_an_instance_is_of(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where one `Stream` is run twice at a time, and anew in every run."""
     heard: dict[int, int] = {}
-    send = Processes._send
+    send = Post.send
 
-    def sent(runtime: Processes, number: int, frame: Frame) -> None:
-        if isinstance(frame, Note) and frame.kind == Kind.STAGE:
-            heard.update(dict.fromkeys(frame.arrays["instances"].tolist(), frame.data["stream"]))
-        elif isinstance(frame, Batch):
-            end, era = runtime._ports.find(frame.target, frame.direction)
-            assert (end.node.partition("#")[0], era) in [("linear1", runtime._era), ("loss", runtime._era)]
-            stream = runtime._ports.stream(frame.target)
-            heard.update(dict.fromkeys(frame.messages.states.column("instance").tolist(), stream))
-        send(runtime, number, frame)
+    def sent(post: Post, worker: int, note: Note) -> None:
+        send(post, worker, note)
+        if note.kind == Kind.STAGE:
+            assert note.data["era"] == 0
+            heard.update(dict.fromkeys(np.asarray(note.arrays["instances"]).tolist(), note.data["stream"]))
 
-    monkeypatch.setattr(Processes, "_send", sent)
+    monkeypatch.setattr(Post, "send", sent)
     instances = constant(1.0, 6)
     with Processes(twins(), workers=2, affinity=HOMES, update=None, max_active_keys=40) as runtime:
         for _ in range(2):
@@ -81,16 +80,3 @@ def test_workers_hear_which_stream_an_instance_is_of(listed: bool, monkeypatch: 
             else:
                 runtime.run([Stream(iter(constant(1.0, 6)), True, f"{i}") for i in range(3)], together=True)
             assert sorted(heard.values()) == [0] * 6 + [1] * 6 + [2] * 6
-
-
-def test_a_target_holds_place_era_and_stream() -> None:
-    ports = Ports(twins())
-    for direction, ends in zip(Direction, ports.ends, strict=True):
-        for end in ends:
-            for era in (0, 1, 77_777):
-                for stream in (0, 1, 99_999):
-                    target = ports.target(end, direction, era, stream)
-                    assert 0 <= target < 1 << 62
-                    assert ports.find(target, direction) == (end, era)
-                    assert ports.stream(target) == stream
-    assert ports.stream(ports.target(End("loss#1", 0), Direction.FORWARD, 5)) == 0

@@ -5,8 +5,8 @@ Each seed picks a model, the number of workers, a victim and a moment:
     never        the results must be the inline runtime's
     turn         SIGKILL by the controller, after so many of its turns
     later        SIGKILL from beside, after so many microseconds: at whatever instruction the victim is
-    frame        SIGKILL by the victim itself, when it sends its n-th frame: before, or after
-    node         the same in the middle of its n-th invocation
+    frame        SIGKILL by the victim itself, when it sends its n-th frame (a slice, a note): before, or after
+    operation    the same when it has played its n-th operation, or received its n-th slice
     fork         the same before it has done anything
     close        SIGKILL just before the runtime is closed
 
@@ -32,13 +32,14 @@ from ampnet.data import generated
 from ampnet.errors import AmpnetError, WorkerDied
 from ampnet.lang import Compiled, compile
 from ampnet.models import AdaptiveDepth, Mlp, PermutedLayers
-from ampnet.reference.worker import Worker
 from ampnet.runtime.host import Host
+from ampnet.runtime.workers import Workers
 from ampnet.testing import assert_close
+from ampnet.wave.player import Player
 from tests.runtime.conftest import children
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
-HOW = ("never", "turn", "later", "frame", "node", "fork", "close")
+HOW = ("never", "turn", "later", "frame", "operation", "fork", "close")
 BLOCK = 25
 
 
@@ -112,48 +113,54 @@ def arm(how: str, victim: int, when: int, patch: pytest.MonkeyPatch, runtime: Pr
 
         def turned() -> None:
             if last():
-                os.kill(runtime._pids[victim], signal.SIGKILL)
+                os.kill(runtime.pids[victim], signal.SIGKILL)
             turn()
 
         patch.setattr(runtime, "_turn", turned)
     elif how == "later":
-        forked = runtime._fork
+        make = runtime._make_workers
 
-        def fork() -> None:
-            forked()
-            pid = runtime._pids[victim]
-            timer = threading.Timer(when * 4e-4, os.kill, (pid, signal.SIGKILL))
+        def made(streams: Any) -> Any:
+            out = make(streams)
+            timer = threading.Timer(when * 4e-4, os.kill, (runtime.pids[victim], signal.SIGKILL))
             timer.daemon = True
             timer.start()
             patch.setattr(runtime, "timer", timer, raising=False)
-
-        patch.setattr(runtime, "_fork", fork)
-    elif how == "frame":
-        for name in ("_send", "_tell", "_tell_events"):
-            original = getattr(Host, name)
-
-            def sent(host: Host, *args: Any, original: Any = original) -> None:
-                mine = host.number == victim and last()
-                if mine and when % 2:
-                    die()
-                original(host, *args)
-                if mine:
-                    die()
-
-            patch.setattr(Host, name, sent)
-    elif how == "node":
-        handle = Worker._handle
-
-        def handled(worker: Worker, *args: Any) -> Any:
-            out = handle(worker, *args)
-            if worker.name == f"worker{victim}" and last():
-                die()
             return out
 
-        patch.setattr(Worker, "_handle", handled)
+        patch.setattr(runtime, "_make_workers", made)
+    elif how == "frame":
+        send = Host._send
+
+        def sent(host: Host, *args: Any) -> None:
+            mine = host.number == victim and last()
+            if mine and when % 2:
+                die()
+            send(host, *args)
+            if mine:
+                die()
+
+        patch.setattr(Host, "_send", sent)
+    elif how == "operation":
+        for name in ("_play", "take"):
+            original = getattr(Player, name)
+
+            def played(player: Player, *args: Any, original: Any = original) -> Any:
+                out = original(player, *args)
+                if player.name == f"worker{victim}" and last():
+                    die()
+                return out
+
+            patch.setattr(Player, name, played)
     elif how == "fork":
-        work = runtime._be_worker
-        patch.setattr(runtime, "_be_worker", lambda number, parent: (number == victim and die(), work(number, parent)))
+        work = Workers._be_worker
+
+        def begun(workers: Workers, number: int, pulse: Any) -> None:
+            if number == victim:
+                die()
+            work(workers, number, pulse)
+
+        patch.setattr(Workers, "_be_worker", begun)
 
 
 def one(seed: int, patch: pytest.MonkeyPatch) -> str:
@@ -164,6 +171,7 @@ def one(seed: int, patch: pytest.MonkeyPatch) -> str:
     of.begin()
     workers, frozen = int(rng.integers(2, 4)), bool(rng.integers(2))
     affinity = {node: int(rng.integers(workers)) for node in of.graph.nodes}
+    schedule = (None, "fifo", "sweep", "random")[int(rng.integers(4))]
     victim, when = int(rng.integers(workers)), int(rng.integers(1, 60))
     capacity = (1 << 20, 2048)[int(rng.integers(2))]
     keys = 3 if frozen else 1
@@ -174,6 +182,8 @@ def one(seed: int, patch: pytest.MonkeyPatch) -> str:
         max_active_keys=keys,
         update=None if frozen else UPDATE,
         capacity=capacity,
+        schedule=schedule,
+        seed=seed,
     )
     arm(how, victim, when, patch, runtime)
     death: WorkerDied | None = None
@@ -189,6 +199,7 @@ def one(seed: int, patch: pytest.MonkeyPatch) -> str:
             if how == "never":
                 assert not runtime.held()
             runtime.infer(of.instances)
+            assert runtime.stats().engine == "waves"
         except WorkerDied as error:
             death = error
         if death is not None:
@@ -200,7 +211,7 @@ def one(seed: int, patch: pytest.MonkeyPatch) -> str:
                 runtime.train(of.instances)
             return "died"
         if how == "close":
-            os.kill(runtime._pids[victim], signal.SIGKILL)
+            os.kill(runtime.pids[victim], signal.SIGKILL)
         timer = getattr(runtime, "timer", None)
         if timer is not None:
             timer.cancel()

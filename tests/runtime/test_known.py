@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from ampnet import Graph, Inline, Instance, Processes, feed, replicate
+from ampnet.runtime.post import Post
 from ampnet.runtime.protocol import Kind
-from ampnet.runtime.transport import Batch, Frame, Note
+from ampnet.runtime.transport import Note
 from tests.replicas.small import WIDTH, chain
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
@@ -36,24 +38,25 @@ def inline_loss(instances: list[Instance]) -> float:
 
 
 class Sent:
-    """What the controller sends about instances."""
+    """Instances that the controller stages: how many are named, and how many sent."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.staged = self.batches = 0
-        send = Processes._send
+        self.named = self.sent = 0
+        send = Post.send
 
-        def sent(runtime: Processes, number: int, frame: Frame) -> None:
-            if isinstance(frame, Note) and frame.kind == Kind.STAGE:
-                self.staged += len(frame.arrays["instances"])
-            self.batches += isinstance(frame, Batch)
-            send(runtime, number, frame)
+        def sent(post: Post, worker: int, note: Note) -> None:
+            if note.kind == Kind.STAGE:
+                named = np.asarray(note.arrays["places"]) >= 0
+                self.named += int(named.sum())
+                self.sent += int((~named).sum())
+            send(post, worker, note)
 
-        monkeypatch.setattr(Processes, "_send", sent)
+        monkeypatch.setattr(Post, "send", sent)
 
     def take(self) -> tuple[int, bool]:
         """Instances that were named, and whether any were sent, since the last time."""
-        out = self.staged, self.batches > 0
-        self.staged = self.batches = 0
+        out = self.named, self.sent > 0
+        self.named = self.sent = 0
         return out
 
 
@@ -77,7 +80,7 @@ def test_a_payload_changed_in_place_after_the_fork_is_seen(monkeypatch: pytest.M
                 assert named < 6
         payload.mul_(2)
         assert runtime.train(instances).loss == pytest.approx(inline_loss(instances), abs=1e-12)
-        assert len(runtime._numbered) == 5
+        assert len(runtime._known) == 5
 
 
 def test_data_written_to_as_a_whole_is_sent_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +95,7 @@ def test_data_written_to_as_a_whole_is_sent_from_then_on(monkeypatch: pytest.Mon
         data[2] = 7.0
         assert runtime.infer(instances).loss == pytest.approx(inline_loss(instances), abs=1e-12)
         assert sent.take() == (0, True)
-        assert not runtime._numbered
+        assert not len(runtime._known)
 
 
 def test_payloads_whose_writes_are_not_counted_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def test_an_error_in_a_worker_is_raised_once_with_its_name_and_the_runtime_goes_
 def test_a_killed_worker_is_a_named_error(number: int) -> None:
     with Processes(failing(ValueError), workers=2, affinity=APART, max_active_keys=2) as runtime:
         runtime.train(pairs(1))
-        os.kill(runtime._pids[number], signal.SIGKILL)
+        os.kill(runtime.pids[number], signal.SIGKILL)
         with pytest.raises(WorkerDied, match=f"worker{number}.*SIGKILL"):
             for _ in range(1000):
                 runtime.train(pairs(1, 2, 3))
@@ -233,7 +233,7 @@ def test_workers_end_by_themselves_when_their_maker_is_killed() -> None:
         data = generate(500, 0)
         runtime = Processes(graph, workers=2)
         def tell(progress):
-            print(*runtime._pids, flush=True)
+            print(*runtime.pids, flush=True)
         endless = itertools.chain.from_iterable(list_reduction.instances(graph, data, 10) for _ in itertools.count())
         runtime.run([Stream(endless)], on_turn=tell, turn_seconds=0.0)
         """

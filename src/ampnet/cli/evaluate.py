@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ampnet.cli.data import HELP, folder
-from ampnet.cli.options import Parser, file_to_read, file_to_write, whole
+from ampnet.cli.options import Parser, file_to_read, file_to_write, processes
 from ampnet.cli.report import write_json
 from ampnet.experiments.running import make_judge, on_device
 from ampnet.experiments.saved import read
@@ -32,8 +32,7 @@ def add_parser(commands: Any, common: Parser) -> None:
     parser.add_argument("--split", choices=("valid", "test", "train"), default="valid", help=split)
     parser.add_argument("--data-dir", type=folder, metavar="DIR", help=HELP)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to work (default: cpu)")
-    number: dict[str, Any] = {"type": whole(1), "metavar": "N"}
-    parser.add_argument("--threads", default=1, help="torch threads (default: 1)", **number)
+    parser.add_argument("--threads", default=1, help="torch threads (default: 1)", type=processes, metavar="N")
     parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write it to FILE too (default: none)")
     parser.set_defaults(run=run, parser=parser)
 

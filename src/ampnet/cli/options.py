@@ -15,6 +15,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from ampnet.runtime.crew import most
+
 V = TypeVar("V")
 
 
@@ -53,6 +55,14 @@ def whole(least: int) -> Callable[[str], int]:
         return value
 
     return read
+
+
+def processes(text: str) -> int:
+    """A number of processes, or of threads, that a machine may have."""
+    value = whole(1)(text)
+    if value > most():
+        raise argparse.ArgumentTypeError(f"{value} is too large; give {most()} or less on this machine")
+    return value
 
 
 def _number(text: str) -> float:

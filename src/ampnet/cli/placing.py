@@ -1,5 +1,6 @@
-"""Options of the command line that say where nodes run: ``--workers N|auto``, ``--affinity FILE|auto``, ``--pin``, and
-which are replicated.
+"""Options of the command line that say where nodes run, how much memory a worker may take, and which are replicated.
+
+    --workers N|auto  --affinity FILE|auto  --memory-per-worker 1.5GB  --replicate NAMES|NODE=N,...  --tile NODE=N,...
 
 The file is a JSON object, nodes by name or pattern and the number of their worker. What is wrong with it is said before
 any work starts, with the file and the entry:
@@ -11,29 +12,51 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from ampnet.cli.options import Parser, file_to_read, whole
+from ampnet.cli.options import Parser, file_to_read, pairs, processes, whole
 from ampnet.graph import Graph
 
 Affinity = Mapping[str, int] | Literal["auto"]
 
 
 def number(text: str) -> int | Literal["auto"]:
-    """How many workers."""
+    """How many of something, or auto."""
     return "auto" if text == "auto" else whole(1)(text)
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Names of nodes, parted by commas."""
+def workers(text: str) -> int | Literal["auto"]:
+    """How many workers or replicas."""
+    return "auto" if text == "auto" else processes(text)
+
+
+def copies(text: str) -> tuple[str, ...] | dict[str, int]:
+    """Names of nodes, parted by commas; or nodes with a number of copies each."""
+    if "=" in text:
+        return pairs(whole(2))(text)
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
-        raise argparse.ArgumentTypeError("no name in it; write nodes like cell,embedding")
+        raise argparse.ArgumentTypeError("no name in it; write nodes like cell,embedding, or cell=2")
     return found
+
+
+def size(text: str) -> int:
+    """A number of bytes: ``1500000000``, ``800M``, ``1.5GB``."""
+    found = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)i?[bB]?\s*", text)
+    try:
+        count = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    except ValueError:
+        count = 0.0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes like 800M or 1.5GB")
+    return int(count)
+
+
+_UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def file(text: str) -> Path | Literal["auto"]:
@@ -41,19 +64,12 @@ def file(text: str) -> Path | Literal["auto"]:
     return "auto" if text == "auto" else file_to_read(text)
 
 
-def settle(
-    parser: Parser, graph: Graph, workers: int | Literal["auto"], where: Path | Literal["auto"]
-) -> tuple[int, Affinity]:
-    """The number of workers, and what the file says, checked against the graph.
-
-    One worker for each core, but no more than there are nodes worth one: those of matrix products.
-    """
-    heavy = sum(node.saturates for node in graph.nodes.values())
-    count = max(1, min(len(os.sched_getaffinity(0)), heavy)) if workers == "auto" else workers
+def affinity_of(parser: Parser, graph: Graph, workers: int, where: Path | Literal["auto"]) -> Affinity:
+    """What the file says, checked against the graph."""
     if where == "auto":
-        return count, "auto"
+        return "auto"
     try:
-        return count, _read(where, graph, count)
+        return _read(where, graph, workers)
     except ValueError as error:
         parser.error(f"--affinity: {where}{error}")
 

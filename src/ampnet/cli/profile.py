@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ampnet.cli.models import add_model, built
-from ampnet.cli.options import Parser, file_to_write, positive, whole
+from ampnet.cli.options import Parser, file_to_write, positive, processes, whole
 from ampnet.cli.report import write_json
 from ampnet.data import generated
 from ampnet.data.list_reduction import generate
@@ -123,8 +123,9 @@ def add_parser(commands: Any, common: Parser) -> None:
     add("--max-batch", "messages handed to a node at once, at most; implies --messages", "no limit", **number)
     rows = "rows beyond which a larger batch is not waited for; none: any number; implies --messages"
     add("--enough-rows", rows, best, type=_rows, metavar="N|none")
-    add("--workers", "worker processes; 1: all in this one", "one for each replica", **number)
-    add("--replicas", "copies of the whole model, with shared weights", "1", default=1, **number)
+    many: dict[str, Any] = {"type": processes, "metavar": "N"}
+    add("--workers", "worker processes; 1: all in this one", "one for each replica", **many)
+    add("--replicas", "copies of the whole model, with shared weights", "1", default=1, **many)
     add("--bucket", f"examples in an instance ({', '.join(BUCKETS)}); 1: single ones", "100", **number)
     add("--optimizer", "of every node; none: weights are frozen", "adam", choices=tuple(OPTIMIZERS), default="adam")
     add("--sort", "order of the lines", "time", choices=tuple(SORTS), default="time")
@@ -168,11 +169,14 @@ def make_runtime(args: argparse.Namespace, bucket: int) -> Runtime:
         "max_active_keys": args.max_active_keys or many * (workload.alone if workers == 1 else workload.each * workers),
         "wave_size": args.wave_size,
         "schedule": args.schedule,
-        "max_batch": args.max_batch,
-        "enough_rows": workload.enough_rows if args.enough_rows is None else args.enough_rows or None,
-        "waves": not args.messages and args.max_batch is None and args.enough_rows is None,
     }
-    return Inline(graph, **settings) if workers == 1 else Processes(graph, workers=workers, **settings)
+    waves = not args.messages and args.max_batch is None and args.enough_rows is None
+    if workers > 1:
+        if not waves:
+            args.parser.error("--messages: worker processes play waves, and pass no messages; give --workers 1")
+        return Processes(graph, workers=workers, **settings)
+    rows = workload.enough_rows if args.enough_rows is None else args.enough_rows or None
+    return Inline(graph, **settings, max_batch=args.max_batch, enough_rows=rows, waves=waves)
 
 
 def _title(told: dict[str, Any], waves: bool) -> str:

@@ -33,7 +33,7 @@ FEW = 3
 """Groups of replicas that are alike and have a line each; more share one."""
 WORTH_A_WORD = 1.0
 """Seconds of preparation that the closing line tells of."""
-_COUNTS = ("reason", "waves", "instances", "in_flight")
+_COUNTS = ("reason", "waves", "instances", "in_flight", "busy")
 """Of the engine, in the report."""
 LISTED = 4
 """Replicas of which each is told; of more, the lowest and the highest number."""
@@ -47,8 +47,10 @@ def summary(
     engine: RunStats,
     replicas: ReplicaMeter | None = None,
     prepared: float = 0.0,
+    bound: str | None = None,
 ) -> str:
-    """The closing line, and those on replicas if there are any. ``prepared``: seconds before the first epoch."""
+    """The closing line, and those on replicas if there are any. ``prepared``: seconds before the first epoch.
+    ``bound``: what the run waited for."""
     if not result.history:
         return f"{workload}: no epoch was finished"
     goal = "" if result.target is None else f" (target {result.target:g} {'' if result.reached else 'not '}reached)"
@@ -64,6 +66,8 @@ def summary(
     if result.skipped:
         parts.append(f"{result.skipped:,} messages skipped, their loss was not finite")
     parts.append(engine.words())
+    if bound is not None:
+        parts.append(bound)
     groups = [] if replicas is None else list(replicas.groups().values())
     return "\n".join(["; ".join(parts), *(f"  {line}" for line in replica_lines(groups))])
 
@@ -140,9 +144,12 @@ def report(
     interrupted: bool,
     replicas: ReplicaMeter | None = None,
     prepared_seconds: float = 0.0,
+    placement: Mapping[str, Any] | None = None,
+    bounded: str | None = None,
 ) -> dict[str, Any]:
     """All that is known of a run, as plain data. ``engine``: what ran, whatever the settings asked for.
-    ``prepared_seconds``: spent on instances before the clock ran."""
+    ``prepared_seconds``: spent on instances before the clock ran. ``placement``: what was chosen and expected;
+    ``bounded``: what the run waited for."""
     return {
         "workload": workload,
         "metric": result.metric,
@@ -162,6 +169,8 @@ def report(
             "per_node": {name: _staleness(of_node) for name, of_node in meter.nodes().items()},
         },
         "engine": {"name": engine.engine, **{name: getattr(engine, name) for name in _COUNTS}},
+        "placement": placement,
+        "bounded": bounded,
         "replicas": [] if replicas is None else [_group(group) for group in replicas.groups().values()],
         "settings": dict(settings),
         "history": [asdict(record) for record in result.history],

@@ -11,9 +11,8 @@ whole run, and reports what was reached; the second ends the run on the spot.
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from ampnet import tune
 from ampnet.cli import placing
+from ampnet.cli.choosing import Choice, bounded, choose, chosen
 from ampnet.cli.interrupt import CtrlC
 from ampnet.cli.options import Parser
 from ampnet.cli.progress import Display, make_display
@@ -48,10 +48,9 @@ from ampnet.experiments.saved import save, snapshot
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Facts, Workload, measured
 from ampnet.fit import EpochRecord, FitInterrupted, FitResult, fit
-from ampnet.graph import Graph
 from ampnet.lang import Compiled
-from ampnet.replicas.auto import suggest
-from ampnet.runtime.inline import Inline
+from ampnet.placement import place
+from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
 
 REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
@@ -80,6 +79,10 @@ class Job:
     data: Dataset[Any]
     facts: Facts
     graph: Compiled
+    choice: Choice | None = None
+    """Why there are so many workers, replicas and tiles; None: nothing was to be chosen."""
+    hosts: Mapping[str, int] | None = None
+    """The worker of each node; None: the runtime finds out."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,24 +94,42 @@ def run(args: argparse.Namespace) -> int:
         settings = replace(settings, barrier=True)  # what is saved is what was measured
     data = workload.load(settings, args.data_dir)
     facts = workload.facts(settings, data)
-    if settings.replicas == "auto":
-        settings = replace(settings, replicas=_suggested(workload, settings, data, facts, args.quiet))
+    try:
+        if settings.replicate is not None or settings.tile:  # whether there are such nodes is said before any trial
+            make_graph(
+                workload, replace(settings, replicas=2 if settings.replicas == "auto" else settings.replicas), facts
+            )
+    except (GraphError, ValueError) as error:
+        args.parser.error(_fault(error))
+    try:
+        choice = choose(workload, settings, data, facts)
+    except GraphError as error:
+        args.parser.error(f"{'--memory-per-worker' if settings.memory_per_worker else '--workers'}: {error.faults[0]}")
+    if choice is not None:
+        settings = chosen(settings, choice.way)
+        if not args.quiet:
+            print(choice.line(), flush=True)
     tuned, settings = settings.max_active_keys == "auto", settings.complete()
     if settings.replicas != 1 and settings.sync == "shared" and settings.weights == "stash":
         args.parser.error("--weights: replicas that share their weights cannot stash them; give another --sync")
     try:
         graph = make_graph(workload, settings, facts)
-    except GraphError as error:
-        option = "--route" if error.faults[0].startswith("route=") else "--replicate"
-        args.parser.error(f"{option}: {error.faults[0]}")
+    except (GraphError, ValueError) as error:
+        args.parser.error(_fault(error))
     _check_nodes(args.parser, settings, graph)
-    workers, affinity = placing.settle(args.parser, graph, settings.workers or 1, args.affinity)
-    settings = replace(settings, workers=workers, affinity=affinity)
+    workers = settings.workers
+    assert isinstance(workers, int)
+    affinity = placing.affinity_of(args.parser, graph, workers, args.affinity)
+    settings = replace(settings, affinity=affinity)
+    hosts = None
+    if choice is not None and workers > 1:
+        by_hand = {} if affinity == "auto" else affinity
+        hosts = place(graph, workers, by_hand, choice.way.costs, settings.memory_per_worker)
     workload.begin(graph, settings, data, args.data_dir)
     if tuned:
         settings = replace(settings, max_active_keys=_in_flight(workload, settings, data, facts, graph, args.quiet))
     with _files(args.log, args.trace) as listeners:
-        job = Job(workload, settings, data, facts, graph)
+        job = Job(workload, settings, data, facts, graph, choice, hosts)
         return train(job, json=args.json, model=args.save, quiet=args.quiet, listeners=listeners)
 
 
@@ -119,12 +140,21 @@ def _refuse(args: argparse.Namespace) -> None:
         path = getattr(args, option[2:])
         if path is not None and taken.setdefault(path.resolve(), option) != option:
             args.parser.error(f"{option}: the same file as {taken[path.resolve()]}; give another one")
-    alone = args.workers == 1 or (args.workers is None and args.replicas == 1)
+    alone = args.workers == 1 or (args.workers is None and args.replicas == 1 and not isinstance(args.replicate, dict))
     if alone:
-        for option, given in (("--affinity", args.affinity != "auto"), ("--pin", args.pin)):
+        for option, given in (
+            ("--affinity", args.affinity != "auto"),
+            ("--pin", args.pin),
+            ("--memory-per-worker", args.memory_per_worker is not None),
+        ):
             if given:
                 args.parser.error(f"{option}: there are no worker processes; give --workers 2 or more")
-    if args.replicas == 1:
+    elif not args.waves or args.max_batch is not None:
+        option = "--max-batch" if args.waves else "--no-waves"
+        args.parser.error(f"{option}: worker processes play waves, and pass no messages; give --workers 1")
+    if isinstance(args.replicate, dict) and args.replicas != 1:
+        args.parser.error("--replicate: NODE=N has a number of its own; leave out --replicas, or give names only")
+    if args.replicas == 1 and not isinstance(args.replicate, dict):
         defaults = args.of.settings()
         for option in ("--replicate", "--route", "--sync", "--sync-every", "--sync-optimizer"):
             name = option[2:].replace("-", "_")
@@ -139,6 +169,13 @@ def _refuse(args: argparse.Namespace) -> None:
             args.parser.error("--device: worker processes work on the CPU; give --workers 1")
 
 
+def _fault(error: GraphError | ValueError) -> str:
+    """What is wrong with replicas or tiles, and the option that asks for it."""
+    text = error.faults[0] if isinstance(error, GraphError) else str(error)
+    option = "--route" if text.startswith("route=") else "--tile" if "tile" in text else "--replicate"
+    return f"{option}: {text}"
+
+
 def _check_nodes(parser: Parser, settings: Training, graph: Compiled) -> None:
     """Whether the nodes exist that settings were given for."""
     names = sorted({*map(graph.called, graph.parameterised())})
@@ -146,32 +183,6 @@ def _check_nodes(parser: Parser, settings: Training, graph: Compiled) -> None:
         for name in given:
             if not any(name == node or fnmatchcase(node, name) for node in names):
                 parser.error(f"{option}: no node with parameters is called '{name}'; there are {', '.join(names)}")
-
-
-def _suggested(workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, quiet: bool) -> int:
-    """How many replicas to make."""
-    graph = workload.build(settings, facts)
-    torch.set_num_threads(settings.threads)
-    cores = len(os.sched_getaffinity(0))
-    some = workload.instances(graph, settings, facts, data, "train", epoch=1)
-    complete = replace(settings, replicas=1, workers=1).complete()
-    assert isinstance(complete.max_active_keys, int)
-    share = replace(complete, max_active_keys=-(-complete.max_active_keys // 2))  # a worker plays half, half waits
-
-    def make(copied: Graph) -> Inline:
-        runtime = make_runtime(copied, share)
-        assert isinstance(runtime, Inline)
-        return runtime
-
-    found = suggest(graph, some, cores, make)
-    if not quiet:
-        size = f" of {found.wave_size:.0f}" if found.engine == "waves" else ""
-        print(
-            f"replicas: {found.replicas}, for {cores} cores; an instance takes {1e3 * found.work:.2f} ms of work and "
-            f"{1e3 * found.controller:.2f} ms of the controller's, measured in {found.engine}{size}",
-            flush=True,
-        )
-    return found.replicas
 
 
 def _in_flight(
@@ -205,7 +216,8 @@ def train(
     torch.set_num_threads(settings.threads)
     meter = StalenessMeter()
     replicas = ReplicaMeter() if graph.replicas else None
-    runtime = make_runtime(graph, settings, (meter, *([replicas] if replicas is not None else []), *listeners))
+    meters: tuple[Listener, ...] = (meter, *([replicas] if replicas is not None else []), *listeners)
+    runtime = make_runtime(graph, settings, meters, job.hosts)
     if listeners:
         runtime.settings |= {"workload": workload.name, "graph": drawing_of(graph)}  # for reports
     turns = [listener.turn for listener in listeners if isinstance(listener, PerfettoWriter)]
@@ -231,6 +243,7 @@ def train(
             if best is not None:
                 best.look(record)
 
+        began, worked = time.perf_counter(), time.process_time()
         try:
             if ctrl_c.asked:
                 raise FitInterrupted(FitResult.empty(workload.metric, settings.target))
@@ -250,7 +263,11 @@ def train(
             result, ctrl_c.asked = interrupt.result, True
         # A Ctrl-C that came when nothing was left to cut short has interrupted nothing.
         interrupted = ctrl_c.asked and not result.reached and result.epochs < settings.epochs
+        controller = (time.process_time() - worked) / (time.perf_counter() - began)
     engine = runtime.stats()
+    bound = None
+    if isinstance(runtime, Processes) and len(engine.busy) > 1:
+        bound = bounded(engine.busy, controller, job.choice, runtime.hosts)
     if json is not None:
         data = report(
             workload.name,
@@ -261,11 +278,13 @@ def train(
             interrupted=interrupted,
             replicas=replicas,
             prepared_seconds=prepared,
+            placement=None if job.choice is None else {**job.choice.plain(), "hosts": job.hosts},
+            bounded=bound,
         )
         write_json(json, data)
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
-    display.say(summary(workload.name, workload.unit, result, meter, engine, replicas, prepared))
+    display.say(summary(workload.name, workload.unit, result, meter, engine, replicas, prepared, bound))
     for log in (one for one in listeners if isinstance(one, LogWriter) and not quiet):
         display.say(f"log: {log.path}, {size(log.size)}")
     if best is not None and model is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ampnet.cli import placing
 from ampnet.cli.data import HELP, folder
-from ampnet.cli.options import Parser, file_to_write, fraction, pairs, positive, share, whole
+from ampnet.cli.options import Parser, file_to_write, fraction, pairs, positive, processes, share, whole
 from ampnet.experiments.sentiment import VECTORS
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Workload
@@ -47,7 +47,7 @@ def _number(**more: Any) -> dict[str, Any]:
 
 def _in_flight(workload: Workload[Any], settings: Training) -> str:
     single = f"; for single {workload.unit} 100 x as many" if hasattr(settings, "bucket") else ""
-    return f"{settings.in_flight()} for each replica{single}"
+    return f"{settings.in_flight()} for each replica{single}; parted over workers, two waves for each of them"
 
 
 def _frequency(workload: Workload[Any], settings: Training) -> str:
@@ -168,20 +168,34 @@ OPTIONS: dict[str, Option] = {
         "of the factors of matrix products; all else stays float32", {"choices": ("float32", "bfloat16")}
     ),
     "workers": Option(
-        "worker processes; 1: all in this one; auto: one for each core, if there are nodes for them",
-        {"type": placing.number, "metavar": "N|auto"},
+        "worker processes; 1: all in this one; auto: as many as a trial expects to pay, with copies and tiles of "
+        "single nodes where they pay",
+        {"type": placing.workers, "metavar": "N|auto"},
         "one for each replica",
     ),
     "replicas": Option(
-        "copies of the model, on workers of their own; auto: by cores and by what nodes cost",
-        {"type": placing.number, "metavar": "N|auto"},
+        "copies of the model, on workers of their own; auto: as many as a trial expects to pay; with auto for workers "
+        "too, the better of both",
+        {"type": placing.workers, "metavar": "N|auto"},
     ),
     "replicate": Option(
-        lambda w: f"make copies of these nodes only, by name or pattern, like {w.nodes}",
-        {"type": placing.names, "metavar": "NAMES"},
+        lambda w: (
+            f"make copies of these nodes only, by name or pattern, like {w.nodes}; or of single nodes and what is "
+            f"computed with them, with a number each, like {w.nodes.split(',')[0]}=2"
+        ),
+        {"type": placing.copies, "metavar": "NAMES|NODE=N,..."},
         "the whole model",
     ),
-    "route": Option("how instances (of single nodes: messages) are shared out among replicas", {"choices": ROUTES}),
+    "tile": Option(
+        "split Linears into tiles, which several workers compute; each has a part of the weights",
+        {"type": pairs(whole(2)), "metavar": "NODE=N,..."},
+        lambda _, s: _pairs(s.tile),
+    ),
+    "route": Option(
+        "how instances (of single nodes: messages) are shared out among replicas",
+        {"choices": ROUTES},
+        "shortest; of NODE=N instance",
+    ),
     "sync": Option(
         "how replicas are kept together: shared weights, means of weights now and then, or of all gradients",
         {"choices": KINDS},
@@ -195,8 +209,14 @@ OPTIONS: dict[str, Option] = {
         'the worker of nodes: a JSON file like {"embedding": 0, "cell*": 1}; auto: by what they cost',
         {"type": placing.file, "metavar": "FILE|auto"},
     ),
+    "memory_per_worker": Option(
+        "bytes that a worker may take, like 800M or 1.5GB: nodes are placed so that parameters, sums of gradients and "
+        "optimizers fit",
+        {"type": placing.size, "metavar": "SIZE"},
+        "no limit",
+    ),
     "pin": Option("keep each worker on a core of its own", {"action": "store_true"}, "off"),
-    "threads": Option("torch threads of each worker", _number()),
+    "threads": Option("torch threads of each worker", {"type": processes, "metavar": "N"}),
     "on_nan": Option("when a loss is not finite: stop, or skip its gradient", {"choices": ("stop", "skip")}),
 }
 """By the name of the setting, in the order in which help lists them."""

@@ -7,8 +7,8 @@
 A member that was left out, or took part twice, is seen by the numbers of its rounds: they count without a gap over all
 runs of a runtime, or anew after a Begin. Where instances go to one replica as a whole, the place of each message is
 known from its instance; else a message is remembered from its forward until its answer. Of a wave the same is known as
-a whole: a replica is played in it only if one of the instances is its own, and no instance is another worker's. Where
-messages are routed otherwise, a log of waves cannot show it.
+a whole: a replica is played in it only if one of the instances is its own; and where one worker plays all of a wave, no
+instance is another's. Where messages are routed otherwise, a log of waves cannot show it.
 """
 
 from __future__ import annotations
@@ -139,8 +139,9 @@ class OneReplica(Rule):
             case Played() if self._places:
                 self._note(event)
             case Retire() if self._places:
-                for wave in self._waves.retire(event.instances):
-                    self._check_wave(wave)
+                gone = self._waves.retire(event.instances)
+                for wave in gone:
+                    self._check_wave(wave, sum(other.wave == wave.wave for other in gone) > 1)
             case Forward() if event.node in self._places:
                 group, number = self._places[event.node]
                 if group.by_instance:
@@ -162,8 +163,8 @@ class OneReplica(Rule):
             played.setdefault(node, self.position)
             self._hosts[node] = event.worker
 
-    def _check_wave(self, wave: Wave) -> None:
-        """Its instances have retired."""
+    def _check_wave(self, wave: Wave, parted: bool) -> None:
+        """Its instances have retired. ``parted``: several workers have played it."""
         key = key_of(wave)
         for node, position in sorted(self._played.pop(key, {}).items()):
             group, number = self._places[node]
@@ -173,7 +174,7 @@ class OneReplica(Rule):
             strange = [
                 i
                 for place, i in owners.items()
-                if not self._together and self._hosts.get(group.members[place], "") != key[0]
+                if not self._together and not parted and self._hosts.get(group.members[place], "") != key[0]
             ]
             if number not in owners:
                 strange = list(owners.values())

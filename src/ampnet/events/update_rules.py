@@ -116,7 +116,7 @@ class UpdateRule(Rule):
                 self._apart = event.settings.get("runtime") not in ("inline", None)
                 groups = groups_of(event.settings)
                 self._replicas = {member: group for group in groups for member in group.members}
-                self._waves.run(self._replicas)
+                self._waves.run(self._replicas, self._apart)
                 self._owners = [group.members for group in groups if group.by_instance]
                 self._versions.clear()
                 self._awaiting.clear()  # where the run before was cut short

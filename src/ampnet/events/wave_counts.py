@@ -17,7 +17,8 @@ collect of a wave.
 What a log cannot tell: how many instances of a wave were skipped (their loss was not finite). They do not count, so an
 update that counts fewer instances than the waves had is believed, if it is full; and that one was overdue is held
 against a node only if its next update counts all of them. The end of a wave is known exactly if its ``operations`` is
-the number of forwards that this worker plays of it; else waves that may have ended count in favour of the node.
+the number of forwards that this worker plays of it, and no other worker plays it (rows may cross after the last
+operation that is told); else waves that may have ended count in favour of the node.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class _Passage:
     @property
     def over(self) -> bool:
         """Whether nothing is open: it has ended, or there is a pause in it."""
-        return self.open <= 0 and self.due <= 0 and self.forwards > 0
+        return self.open <= 0 and self.due <= 0 and (self.forwards > 0 or not self.operations)
 
 
 @dataclass(slots=True)
@@ -95,6 +96,8 @@ class _Account:
     overdue: _Overdue | None = None
     loose: bool = False
     """After an update of which the log cannot tell what it left over."""
+    maybe: int = 0
+    """Instances that it may have counted since its last update, of waves that are over."""
 
 
 class WaveCounts:
@@ -112,6 +115,7 @@ class WaveCounts:
         self._passages: dict[Key, _Passage] = {}
         self._accounts: dict[str, _Account] = {}
         self._replicas: Mapping[str, ReplicaGroup] = {}
+        self._apart = False
         self.position = -1
         """Of the event that is shown next."""
 
@@ -119,9 +123,9 @@ class WaveCounts:
         """Whether a node has had a gradient by a wave in this run."""
         return node in self._accounts
 
-    def run(self, replicas: Mapping[str, ReplicaGroup]) -> None:
-        """A run begins. What was under way in one before it is gone."""
-        self._replicas = replicas
+    def run(self, replicas: Mapping[str, ReplicaGroup], apart: bool = False) -> None:
+        """A run begins, on one worker or (``apart``) several. What was under way in one before it is gone."""
+        self._replicas, self._apart = replicas, apart
         self._waves.clear()
         self._passages.clear()
         self._accounts.clear()
@@ -136,6 +140,11 @@ class WaveCounts:
     def retire(self, instances: tuple[int, ...]) -> None:
         """Instances retire; waves that have none left are over, and what was uncertain is not any more."""
         for wave in self._waves.retire(instances):
+            passage = self._passages.get(key_of(wave))
+            for node, account in self._accounts.items() if passage is not None and not passage.ended else ():
+                assert passage is not None
+                if account.worker == wave.worker and not self._had_gradient(passage, node):
+                    account.maybe += self._own(node, passage.instances)
             self._forget(key_of(wave))
 
     def rest(self) -> None:
@@ -156,7 +165,7 @@ class WaveCounts:
                 self._count(key, passage, op)
         if passage is None:
             return
-        if passage.over and not passage.ended and passage.operations is not None:
+        if passage.over and not passage.ended and passage.operations is not None and not self._apart:
             passage.ended = passage.forwards >= passage.operations
             if passage.ended:
                 self._end(key, passage)
@@ -279,7 +288,9 @@ class WaveCounts:
                 account.overdue = None
         part = event.reason == "together"
         account.gradients = max(0, account.gradients - event.count) if part and event.unit == "messages" else 0
+        left = max(0, account.instances + account.maybe - event.count) if part else 0
         account.instances = max(0, account.instances - event.count) if part else 0
+        account.maybe = left - account.instances
         account.loose = event.reason in ("late", "together")
         account.full = None
         account.updated = account.last if event.reason == "full" else None
@@ -300,7 +311,7 @@ class WaveCounts:
         return None
 
     def _instances(self, event: Updated, account: _Account) -> str | None:
-        count, most = event.count, account.instances + self._maybe(event.node, account)
+        count, most = event.count, account.instances + account.maybe + self._maybe(event.node, account)
         if not account.gradients and not account.loose and event.reason in ("full", "flush"):
             return "no gradient came in since the one before"
         if event.reason == "full" and count < event.frequency:

@@ -1,6 +1,6 @@
-"""From settings to something that runs: the graph with its replicas, the update policies, the runtime.
+"""From settings to something that runs: the graph with its tiles and replicas, the update policies, the runtime.
 
-settings ──> graph ──replicate──> graph ──on a device──> Inline or Processes
+settings ──> graph ──tile──> ──replicate──> ──on a device──> Inline or Processes
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch.optim.lr_scheduler import ExponentialLR
 
+from ampnet.errors import AmpnetError
 from ampnet.events.log import Listener
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Facts, Workload
@@ -22,27 +23,38 @@ from ampnet.graph import Graph
 from ampnet.instance import Instance
 from ampnet.lang import Compiled
 from ampnet.nodes.loss import Loss
+from ampnet.placement.units import around
 from ampnet.replicas.replicate import replicate
 from ampnet.replicas.sync import Sync
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
+from ampnet.tile import tile
 from ampnet.update.policy import MakeOptimizer, Update
 
 V = TypeVar("V")
 
 
 def make_graph(workload: Workload[Any], settings: Training, facts: Facts) -> Compiled:
-    """The graph of the workload's model, with its replicas, on its device."""
-    graph = workload.build(settings, facts)
-    if isinstance(settings.replicas, int) and settings.replicas > 1:
-        sync = Sync(settings.sync, settings.sync_every, settings.sync_optimizer)
-        replicate(graph, settings.replicate, settings.replicas, route=settings.route, sync=sync)  # type: ignore[arg-type]
+    """The graph of the workload's model, with its tiles and replicas, on its device."""
+    graph, settings = workload.build(settings, facts), settings.complete()
+    for name, count in settings.tile.items():
+        tile(graph, name, count)
+    sync = Sync(settings.sync, settings.sync_every, settings.sync_optimizer)
+    parts: list[tuple[Sequence[str] | None, int]] = []
+    if isinstance(settings.replicate, Mapping):  # what is computed with a node is copied with it
+        parts = [(around(graph, name), count) for name, count in settings.replicate.items()]
+    elif isinstance(settings.replicas, int) and settings.replicas > 1:
+        parts = [(settings.replicate, settings.replicas)]
+    for nodes, count in parts:
+        replicate(graph, nodes, count, route=settings.route, sync=sync)  # type: ignore[arg-type]
     return graph.to(settings.device) if settings.device != "cpu" else graph
 
 
-def make_runtime(graph: Graph, settings: Training, listeners: Sequence[Listener] = ()) -> Runtime:
-    """A runtime on a graph, under these settings."""
+def make_runtime(
+    graph: Graph, settings: Training, listeners: Sequence[Listener] = (), hosts: Mapping[str, int] | None = None
+) -> Runtime:
+    """A runtime on a graph, under these settings. ``hosts``: the worker of each node, where that is known already."""
     settings = settings.complete()
     for loss in (node for node in graph.nodes.values() if isinstance(node, Loss)):
         loss.on_nan = settings.on_nan
@@ -52,20 +64,29 @@ def make_runtime(graph: Graph, settings: Training, listeners: Sequence[Listener]
         "updates": updates,
         "max_active_keys": settings.max_active_keys,
         "wave_size": settings.wave_size,
-        "max_batch": settings.max_batch,
-        "enough_rows": settings.enough_rows,
         "schedule": settings.schedule,
         "seed": settings.seed,
         "listeners": listeners,
-        "waves": settings.waves,
         "precision": settings.precision,
     }
     assert settings.workers is not None
     if settings.workers == 1:
-        return Inline(graph, **common)
-    workers = len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers
+        limits: dict[str, Any] = {
+            "max_batch": settings.max_batch,
+            "enough_rows": settings.enough_rows,
+            "waves": settings.waves,
+        }
+        return Inline(graph, **common, **limits)
+    if not settings.waves or settings.max_batch is not None:
+        raise AmpnetError("worker processes play waves, and pass no messages: workers=1, or waves and no max_batch")
     return Processes(
-        graph, workers=workers, affinity=settings.affinity, pin=settings.pin, threads=settings.threads, **common
+        graph,
+        workers=len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers,
+        affinity=settings.affinity if hosts is None else hosts,
+        memory_per_worker=settings.memory_per_worker,
+        pin=settings.pin,
+        threads=settings.threads,
+        **common,
     )
 
 

@@ -24,8 +24,8 @@ class Training:
     """All that decides the course of a run, whatever is trained."""
 
     max_active_keys: int | Literal["auto"] = 0
-    """Instances in flight at most; 0: as many as `in_flight` says, for each replica; "auto": to be found out, by
-    `ampnet.tune`. Until then it is as 0."""
+    """Instances in flight at most; 0: as many as `in_flight` says, for each replica, or as keep its workers busy;
+    "auto": to be found out, by `ampnet.tune`. Until then it is as 0."""
     min_update_frequency: int = 0
     """Gradients that make an update of a node; 0: as many as `frequency` says."""
     update_after: Mapping[str, int] = field(default_factory=dict)
@@ -77,20 +77,25 @@ class Training:
     precision: Precision = "float32"
     """Of the factors of matrix products."""
     workers: int | Literal["auto"] | None = None
-    """Worker processes; 1: everything in this process; "auto": one for each core, if there are nodes for them; None:
-    one for each replica."""
+    """Worker processes; 1: everything in this process; "auto": as many as are expected to pay, with copies and tiles of
+    single nodes where those pay; None: one for each replica."""
     affinity: Mapping[str, int] | Literal["auto"] = "auto"
     """The worker of nodes, by name or pattern; nodes that it does not name are placed by what they cost."""
+    memory_per_worker: int | None = None
+    """Bytes that a worker process may take; nodes are placed so that parameters, sums and optimizers fit."""
     pin: bool = False
     """Keep each worker on a core of its own."""
     threads: int = 1
     """Torch threads, of each worker."""
     replicas: int | Literal["auto"] = 1
-    """Copies of the model, or of a part of it; "auto": as many as cores and the controller can keep busy."""
-    replicate: tuple[str, ...] | None = None
-    """The nodes to make copies of, by name or pattern; None: the whole model."""
-    route: str = "shortest"
-    """How messages, or whole instances, are shared out among replicas."""
+    """Copies of the model, or of a part of it; "auto": as many as are expected to pay."""
+    replicate: tuple[str, ...] | Mapping[str, int] | None = None
+    """The nodes to make copies of: names or patterns of a part of the model, of which there are ``replicas``; or single
+    nodes, each with its own number of copies. None: the whole model."""
+    tile: Mapping[str, int] = field(default_factory=dict)
+    """Linears to split into tiles, by node, with their number."""
+    route: str | None = None
+    """How messages, or whole instances, are shared out among replicas; None: "shortest", of single nodes "instance"."""
     sync: When = "shared"
     """How replicas are kept together."""
     sync_every: int = 100
@@ -111,10 +116,21 @@ class Training:
     def complete(self) -> Self:
         """The same with nothing left open."""
         replicas = 1 if self.replicas == "auto" else self.replicas
+        single = isinstance(self.replicate, Mapping)
+        copies = max(self.replicate.values(), default=1) if isinstance(self.replicate, Mapping) else replicas
+        workers = copies if self.workers is None else self.workers
+        frequency = self.min_update_frequency or self.frequency()
         in_flight = 0 if self.max_active_keys == "auto" else self.max_active_keys
+        if not in_flight:
+            in_flight = self.in_flight() * replicas
+            teams = replicas if self.replicate is None else 1
+            if isinstance(workers, int) and workers > teams:  # two waves for each worker, as large as on one core
+                wave = min(self.in_flight(), frequency) if self.count == "instances" else self.in_flight()
+                in_flight = max(in_flight, 2 * workers * wave)
         return replace(
             self,
-            workers=replicas if self.workers is None else self.workers,
-            max_active_keys=in_flight or self.in_flight() * replicas,
-            min_update_frequency=self.min_update_frequency or self.frequency(),
+            workers=workers,
+            max_active_keys=in_flight,
+            min_update_frequency=frequency,
+            route=self.route or ("instance" if single else "shortest"),
         )

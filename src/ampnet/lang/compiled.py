@@ -66,6 +66,8 @@ def compile(
     wanted = [(None, replicas)] if isinstance(replicas, int | Replicate) else list(replicas.items())
     for name, how in wanted:
         given = Replicate(how) if isinstance(how, int) else how
+        if name is None and given.n == 1:  # tiles cannot be replicated, nor need they
+            continue
         replicate(graph, name and name.replace(".", "_"), given.n, route=given.route, sync=given.sync)
     return graph
 

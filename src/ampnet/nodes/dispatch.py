@@ -64,6 +64,7 @@ class Dispatch(Node):
 
     def forget(self) -> None:
         self._under_way[:] = 0
+        self._turn = 0  # several workers may rehearse it: they go on together
 
     def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
         return None if arriving[0] is None else (*arriving[0], self.field)

@@ -215,14 +215,10 @@ class Planner:
             waits = [line for digest in self._digests(lot) for line in self._loose.get(digest, ())]
             if waits:
                 raise StallError(lot.numbers, waits)
-        kept = self._layouts.get(key) if key else None
         self._check_weights()
-        if kept:
-            layout, again, self._unused = kept.pop(), True, 0
-            self._kept -= layout.nbytes
-            self._layouts.move_to_end(key)
-        else:
-            found, again = self._find(lot, behind), False
+        layout, again = self._take_kept(key, pools), True
+        if layout is None:
+            found, again = self._find(lot, behind), key in self._layouts
             layout = Layout(self.sites, self._moved, found, Pool(), self.device(), self.choices)
             layout.key = self._key(lot) if key else ()
             self._unused += 1
@@ -232,6 +228,22 @@ class Planner:
             pools.remove(pool)
         layout.numbers = lot.numbers
         layout.use(pool, again)
+        return layout
+
+    def _take_kept(self, key: tuple[object, ...], pools: Sequence[Pool]) -> Layout | None:
+        """A kept layout: one whose own memory is free. Another one only where there is no room to keep more of them:
+        what is known of its memory would be lost."""
+        kept = self._layouts.get(key) if key else None
+        if not kept:
+            return None
+        place = next((i for i, one in enumerate(kept) if one.pool in pools), None)
+        if place is None:
+            if pools and self._kept < _LAYOUTS // 2:
+                return None
+            place = -1
+        layout, self._unused = kept.pop(place), 0
+        self._kept -= layout.nbytes
+        self._layouts.move_to_end(key)
         return layout
 
     def _key(self, lot: Lot) -> tuple[object, ...]:

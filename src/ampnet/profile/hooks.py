@@ -11,8 +11,7 @@ that runs (`RunStats.engine`); it is always the engine that trains without hooks
 
     the inline runtime            the loop of its player or worker; what the controller does is the rest
     a worker process              sending and receiving, waiting; its loop is the rest
-    the controller of workers     sending and receiving, waiting, the nodes in front of replicas; the controller is the
-                                  rest
+    the controller of workers     sending and receiving, waiting; the controller is the rest
 
 Functions are replaced in single objects, never in classes. Only queues, which are bare for speed, change their class.
 """
@@ -30,6 +29,7 @@ from ampnet.nodes.node import Node
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Layout, Operation
 from ampnet.plan.lot import Lot
+from ampnet.plan.sites import Site
 from ampnet.profile.meter import (
     BACKWARD,
     CHECK,
@@ -106,17 +106,11 @@ class Hooks:
                 self.worker(runtime.worker)
                 self.called_upon(runtime.worker, _WORKER, ("_send", "_tell"))
         elif isinstance(runtime, Processes):
-            self.endpoint(runtime._endpoint)
-            if runtime._front is not None:
-                self.worker(runtime._front)
-                self.called_upon(runtime._front, _WORKER, ())
+            self.endpoint(runtime._workers.post.endpoint)
 
     def host(self, host: Host) -> None:
         """A worker process, in that process."""
-        if host.player is not None:
-            self.player(host.player)
-        if host.worker is not None:
-            self.worker(host.worker)
+        self.player(host.player)
         self.endpoint(host.endpoint)
 
     def called_upon(self, by: Player | Worker, inward: Sequence[str], outward: Sequence[str]) -> None:
@@ -154,27 +148,34 @@ class Hooks:
 
         Kernels belong to a passage, so each passage that begins has its own made into sections. Collecting the
         gradients of parameters is part of the backward of their node, and what a sum absorbed belongs to the sum. Rows
-        that are pumped are no node's: they belong to the payloads.
+        that are pumped are no node's: they belong to the payloads; and rows that cross to the transport.
         """
         meter = self.meter
-        payloads, sites = meter.cell("", PAYLOADS), player.planner.sites.sites
-        forward = {s.number: payloads if s.node is None else meter.cell(s.name, FORWARD) for s in sites}
-        backward = {s.number: payloads if s.node is None else meter.cell(s.name, BACKWARD) for s in sites}
+        payloads, crossing = meter.cell("", PAYLOADS), meter.cell("", TRANSPORT)
+
+        def cell_of(site: Site, direction: str) -> Cell:
+            if site.source is not None:
+                return crossing
+            return payloads if site.node is None else meter.cell(site.name, direction)
+
+        sites = [site for planner in player.planners for site in planner.sites.sites]
+        forward = {id(site): cell_of(site, FORWARD) for site in sites}
+        backward = {id(site): cell_of(site, BACKWARD) for site in sites}
         begin, collect = meter.section(meter.cell("", LAYOUT), player._begin), player._collect
 
         def beginning(most: int) -> Passage:
             passage: Passage = begin(most)
             began = clock()
-            for number, kernel in passage.kernels.items():
+            for kernel in passage.kernels.values():
                 if "forward" not in vars(kernel):  # those of a layout that is used again may have it
                     put = self.put if passage.layout.fixed else setattr
-                    put(kernel, "forward", self._operations(forward[number], kernel, kernel.forward))
-                    put(kernel, "backward", self._operations(backward[number], kernel, kernel.backward))
+                    put(kernel, "forward", self._operations(forward[id(kernel.site)], kernel, kernel.forward))
+                    put(kernel, "backward", self._operations(backward[id(kernel.site)], kernel, kernel.backward))
             meter.now.timers += clock() - began
             return passage
 
         def collecting(passage: Passage, op: Operation) -> None:
-            cell = backward[op.site.number]
+            cell = backward[id(op.site)]
             cell.calls -= 1
             meter.enter(cell)
             try:
@@ -184,7 +185,8 @@ class Hooks:
 
         self.put(player, "_begin", beginning)
         self.put(player, "_collect", collecting)
-        self.section(player.planner, "_rehearse", meter.cell("", REHEARSE))
+        for planner in player.planners:
+            self.section(planner, "_rehearse", meter.cell("", REHEARSE))
         self.put(player.faults, "payloads", self._bringing(payloads, player.faults.payloads))
         self.section(player.faults, "check", meter.cell("", CHECK))
         self.updates(player.updates)

@@ -27,7 +27,7 @@ _NAMES = [tuple(item.name for item in fields(kind)) for kind in KINDS]
 _VALUES = [attrgetter(*names) for names in _NAMES]
 
 
-def events_note(events: Sequence[Event], era: int, token: int | None = None) -> Note:
+def events_note(events: Sequence[Event], token: int | None = None) -> Note:
     """Events, to be sent; with ``token`` they answer a question."""
     columns: list[Ints] = []
     layouts: dict[tuple[str, ...], int] = {}
@@ -36,7 +36,7 @@ def events_note(events: Sequence[Event], era: int, token: int | None = None) -> 
         kind = KINDS.index(type(event))
         rows.append([kind, *(_plain(value, columns, layouts) for value in _VALUES[kind](event))])
     numbers = np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
-    return Note(Kind.EVENTS, {"era": era, "token": token, "rows": rows, "layouts": list(layouts)}, {"states": numbers})
+    return Note(Kind.EVENTS, {"token": token, "rows": rows, "layouts": list(layouts)}, {"states": numbers})
 
 
 def _plain(value: Any, columns: list[Ints], layouts: dict[tuple[str, ...], int]) -> Any:
@@ -92,8 +92,8 @@ class InOrder(Announcer):
 
     def release(self, until: float) -> None:
         """Hand on all that ended by then: every worker has sent what it had at that time."""
-        self._kept.sort(key=_ended)
-        ready = [event for event in self._kept if _ended(event) <= until]
+        self._kept.sort(key=ended)
+        ready = [event for event in self._kept if ended(event) <= until]
         self._kept = self._kept[len(ready) :]
         for event in ready:
             super().__call__(event)
@@ -103,7 +103,8 @@ class InOrder(Announcer):
         self._kept.clear()
 
 
-def _ended(event: Event) -> float:
+def ended(event: Event) -> float:
+    """When an event was over, by the run's clock."""
     if isinstance(event, Played):
         return event.starts[-1] + event.seconds[-1]
     if isinstance(event, Wave):  # what happens in it comes later

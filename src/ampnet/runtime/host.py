@@ -1,70 +1,53 @@
 """Host: the main loop of a worker process.
 
-    [1] take in what has arrived      what the controller said first, then messages; both in order
-    [2] one turn                      the player's, where whole instances are staged here; else the worker's, which
-                                      passes messages
-    [3] send what did not fit before
-    [4] nothing to do: sleep until something arrives
+    [1] take in what has arrived      notes of the controller; slices and tokens of other workers
+    [2] one turn of the player        one operation of a wave, or a whole wave where this worker has all of it
+    [3] tell the controller           instances that were played, with the losses of training
+    [4] send what did not fit into a ring before
+    [5] nothing to do: sleep until something arrives
 
-Where all of an instance is done by one worker (replicas of a whole model), it also looks after instances: see
-`ampnet.runtime.whole`.
-
-It ends when it is told to, or when the process that made it is gone. An error in a node is told to the controller; from
-then on the worker only waits to hear that the run was abandoned.
+An error in a node is told to the controller; from then on the worker only waits until it is told that the run was
+abandoned, which begins a new **era**. What other workers send of an earlier era is dropped; what they send of a later
+one, before the controller's note has come, is kept until it comes.
 """
 
 from __future__ import annotations
 
 import os
-import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
 from ampnet.events.log import Announcer, Event
-from ampnet.graph import CONTROLLER, End, Graph, Wiring
+from ampnet.graph import Graph, Wiring
 from ampnet.instance import Instance
-from ampnet.message import Messages
-from ampnet.nodes.node import Direction, Report
+from ampnet.nodes.node import Report
 from ampnet.nodes.products import Precision
-from ampnet.plan.lot import Lot, OfInstances, OfMessages, Pumpings, by_instance
-from ampnet.reference.schedule import Schedule, make_schedule
-from ampnet.reference.worker import Worker
+from ampnet.plan.lot import Lot, OfInstances
+from ampnet.plan.planner import Planner
+from ampnet.plan.team import Team
 from ampnet.replicas.member import Token
 from ampnet.runtime.engine import make_player
 from ampnet.runtime.events import events_note
-from ampnet.runtime.protocol import (
-    Kind,
-    Ports,
-    done_messages,
-    error_note,
-    loss_metrics,
-    report_note,
-    structures_of,
-    token_note,
-    token_of,
-)
-from ampnet.runtime.transport import Batch, Endpoint, Note
-from ampnet.runtime.whole import Whole
-from ampnet.state import Column, Ints
-from ampnet.structure import Structure
-from ampnet.wave.player import Player
+from ampnet.runtime.parcel import Fields, unpack
+from ampnet.runtime.protocol import Kind, done_note, error_note, loss_metrics, report_note, token_note, token_of
+from ampnet.runtime.staging import parted
+from ampnet.runtime.teams import Ends
+from ampnet.runtime.transport import Endpoint, Frame, Note
+from ampnet.runtime.watch import BEAT, IDLE
+from ampnet.wave.slice import Slice
 
 _NAP = 0.1
-"""Seconds after which a sleeping worker looks whether its maker still lives."""
+"""Seconds after which a sleeping worker makes a step, as a sign of life."""
 _EVENTS = 256
 """Events that are sent together."""
-_TURNS = 15
-"""Further turns before a worker that does all of an instance looks at what has arrived."""
-_FORGOTTEN = 100_000
-"""Instances of inferences that are remembered as over."""
 
 
 class Host:
-    """A worker, its endpoint, and the loop."""
+    """A player, its endpoint, and the loop."""
 
     def __init__(
         self,
@@ -72,344 +55,245 @@ class Host:
         name: str,
         graph: Graph,
         wiring: Wiring,
-        schedule: str | Schedule | None,
+        teams: Sequence[tuple[Team, Ends]],
         endpoint: Endpoint,
         *,
-        hosts: dict[str, int],
         controller: int,
-        max_batch: int | None,
-        enough_rows: int | None,
+        places: int,
+        instances: Sequence[Instance],
+        inputs: Fields,
         kinds: Sequence[type[Event]],
         pulse: memoryview,
         parent: int,
         clock: Callable[[], float],
-        share: int | None,
-        brief: bool,
-        waves: bool = False,
-        wave_size: int | None = None,
-        seed: int = 0,
-        precision: Precision = "float32",
-        ends: Sequence[Mapping[str, End]] = (),
-        instances: Sequence[Instance] = (),
+        schedule: str | None,
+        wave_size: int | None,
+        seed: int,
+        precision: Precision,
     ) -> None:
-        """``kinds``: the events that are wanted.
-
-        ``share``: this worker does all of an instance, and has so many in flight; None: only parts of them. ``brief``:
-        nobody wants to see the answers themselves. ``waves``: it may do all of several at once. ``ends``: of each
-        replica, where its inputs lead. ``instances``: those that the controller tells of by their number.
+        """``teams``: all of the run. ``controller``: its number at the endpoint. ``places``: instances in flight at
+        most, of a team. ``instances``: those that the controller names by their places. ``kinds``: the events wanted.
         """
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
-        self.hosts, self.controller, self.parent, self.pulse = hosts, controller, parent, pulse
-        self.ports = Ports(graph)
-        self.era = self.sent = self.received = 0
+        self.controller, self.parent, self.pulse = controller, parent, pulse
+        self.instances, self.inputs = instances, inputs
+        self.era = self.steps = self.sent = self.received = 0
         self.failed = self.over = False
         self.events: list[Event] = []
-        self.whole, self.brief = (None if share is None else Whole(share)), brief
-        self.ends, self.instances = ends, instances
-        self.most = 1 if share is None else -(-share // 2)
-        """Instances of a wave: while it is computed, the controller sends as many."""
-        self.arriving: dict[int, Pumpings] = {}
-        self.answers: dict[End, list[Messages]] = {}
-        self.reports: list[Report] = []
         self.losses = list(loss_metrics(graph))
-        self._needs_structure = any(graph.nodes[n].needs_structure for n, host in hosts.items() if host == number)
-        self.forgotten: Ints = np.zeros(0, dtype=np.int64)
-        mine = [node for node in graph.order() if hosts[node] == number]
-        announce = Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None
-        self.player: Player | None = None
-        self.worker: Worker | None = None
-        if waves:
-            self.player = make_player(
-                graph,
-                wiring,
-                {node: graph.nodes[node] for node in mine},
-                schedule,
-                seed + number,
-                name=name,
-                tell=self._tell,
-                over=self._played,
-                wave_size=wave_size,
-                precision=precision,
-                announce=announce,
-                clock=clock,
-                hand=self._hand,
-                equal=self._over,
-            )
-            self.player.pulse = pulse
-            self.updates = self.player.updates
-            return
-        self.worker = Worker(
-            name,
+        self.hosts = {name: host for team, _ in teams for name, host in team.hosts.items()}
+        self._teams = [i for i, (team, _) in enumerate(teams) if number in team.workers]
+        mine = [teams[i][0] for i in self._teams]
+        self._ends = [teams[i][1] for i in self._teams]
+        self._first = [team.workers[0] == number for team in mine]
+        self._most = max(1, -(-len(mine) * places // 2))
+        """Instances of a wave, where workers cut them: while half of the places are computed, the others are staged."""
+        self._parted = parted([team for team, _ in teams])
+        self._played: list[int] = []
+        self._reports: list[Report] = []
+        self._asked: int | None = None
+        """The question that is to be answered."""
+        self._early: list[Frame] = []
+        """What other workers have sent of a later era."""
+        self.waves = self.played = 0
+        """Waves and instances played; those that several workers play are counted by the first of them."""
+        self.player = make_player(
             graph,
             wiring,
-            make_schedule("sweep" if schedule is None else schedule, seed + number),
-            hosts=mine,
-            max_batch=max_batch,
-            enough_rows=enough_rows,
-            send=self._send,
+            mine,
+            number,
+            schedule,
+            seed + number,
+            name=name,
             tell=self._tell,
-            hand=self._hand,
-            over=self._over,
-            announce=announce,
+            over=self._ended,
+            wave_size=wave_size,
+            precision=precision,
+            announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
             clock=clock,
+            hand=self._hand,
+            equal=self._equal,
+            carry=self._carry,
         )
-        self.worker.pulse = pulse
-        self.updates = self.worker.updates
+        self.player.pulse = pulse
+
+    def rehearse(self, instances: Sequence[Instance], prepared: Planner | None) -> None:
+        """Before it serves: find out what is to be computed for these instances. ``prepared``: by one who has the same
+        nodes, where all of a team are on one worker."""
+        for planner, ends in zip(self.player.planners, self._ends, strict=True):
+            if prepared is not None and not planner.sites.parted:
+                planner.take_over(prepared)
+            else:
+                with self._failing():
+                    planner.rehearse(instances, ends)
 
     def serve(self) -> None:
-        """The loop."""
-        looked = time.monotonic()
+        """The loop. Returns when the controller says so, or is gone."""
         while not self.over:
-            self.pulse[0] += 1
-            arrived = self.endpoint.receive(last=(self.controller,), merge=self.whole is None)  # [1]
-            for _sender, frame in arrived:
-                if isinstance(frame, Note):
-                    self._hear(frame)
-                elif isinstance(frame, Batch):
-                    self._take(frame)
-            moved = not self.failed and self._work()  # [2]
-            if self.whole is not None:
-                self._look_after(self.whole, idle=not moved and not arrived)
+            self.pulse[BEAT] += 1
+            arrived = self.endpoint.receive()  # [1]
+            for _, frame in arrived:
+                self._take(frame)
+            moved = not self.failed and self._turn()  # [2]
+            if self._asked is not None:  # after the turn: who was just given something to do is not idle
+                self._answer(self._asked)
+            self._tell_played(idle=not moved and not arrived)  # [3]
             if len(self.events) >= _EVENTS:
                 self._tell_events()
-            if self.endpoint.pending():  # [3]
+            if self.endpoint.pending():  # [4]
                 self.endpoint.flush()
-            now = time.monotonic()
-            if now - looked > _NAP:
-                looked = now
+            if not moved and not arrived:  # [5]
+                self.pulse[IDLE] = 1
+                self.endpoint.wait(_NAP)
+                self.pulse[IDLE] = 0
                 if os.getppid() != self.parent:
                     return
-            if not moved and not arrived:  # [4]
-                self.pulse[1] = 1
-                self.endpoint.wait(_NAP)
-                self.pulse[1] = 0
 
-    def _work(self) -> bool:
-        """One turn; several where others seldom send anything."""
-        whole = self.whole
+    def _turn(self) -> bool:
+        moved = False
+        with self._failing():
+            moved = self.player.step(self._most)
+        self.steps += moved
+        return moved
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What is raised in here is told to the controller."""
         try:
             with torch.no_grad():
-                if self.player is not None:
-                    return self.player.step(self.most)
-                assert self.worker is not None
-                step = self.worker.step
-                moved = step()
-                if whole is not None:
-                    for _ in range(_TURNS):
-                        if whole.has_done or not step():
-                            break
-                return moved
+                yield
         except Exception as error:
-            self._fail(error)
-            return False
+            self.failed = True
+            self._send(self.controller, error_note(error, traceback.format_exc()))
 
-    def _played(self, lot: Lot) -> None:
-        """A wave is over."""
-        assert self.whole is not None
-        assert self.player is not None
-        if lot.train:
-            self.player.shelf.drop(np.array(lot.numbers))
-            self.whole.untold += lot.numbers
+    # -- sending
 
-    def _stage(self, end: End, messages: Messages, last: bool, stream: int) -> None:
-        """Messages of whole instances have come in."""
-        assert self.player is not None
-        for number, some in by_instance(messages):
-            self.arriving.setdefault(number, []).append((end, some))
-        if last:
-            arrived, self.arriving = self.arriving, {}
-            self.player.stage(OfMessages(self.player.planner.sites, arrived, stream))
-
-    def _fail(self, error: BaseException) -> None:
-        self.failed = True
-        self.endpoint.send(self.controller, error_note(error, self.era, traceback.format_exc()))
-
-    def _take(self, frame: Batch) -> None:
-        end, era = self.ports.find(frame.target, frame.direction)
-        if era != self.era:
-            return
-        self.received += 1
-        if self.failed:
-            return
-        messages = frame.messages
-        if not messages.train and len(self.forgotten):
-            over = np.isin(messages.states.column("instance"), self.forgotten)
-            if over.any():
-                messages = messages.take(np.flatnonzero(~over))
-        if self.player is not None:
-            if len(messages):
-                self._stage(end, messages, frame.last, self.ports.stream(frame.target))
-        elif self.whole is not None and messages.train:
-            self.whole.stage(end, messages, frame.last)
+    def _send(self, to: int, frame: Note | Slice) -> None:
+        if isinstance(frame, Slice):
+            frame.era = self.era
         else:
-            assert self.worker is not None
-            self.worker.deliver(end, Direction(frame.direction), messages)
+            frame.data["era"] = self.era
+        self.endpoint.send(to, frame)
 
-    def _send(self, end: End, direction: Direction, messages: Messages) -> None:
-        if self.whole is None:
-            self._answer_to(end, direction, messages)
-            return
-        self.whole.answered(messages)
-        if not self.brief:
-            self.answers.setdefault(end, []).append(messages)
-
-    def _look_after(self, whole: Whole, idle: bool) -> None:
-        """Retire the instances that are done, start others, and tell the controller when none is left to be started."""
-        if self.worker is not None:
-            done = whole.done()
-            if done and not self.failed:
-                try:
-                    with torch.no_grad():
-                        self.worker.retire(np.array(done), True)
-                except Exception as error:
-                    self._fail(error)
-            for end, messages in whole.start():
-                self.worker.deliver(end, Direction.FORWARD, messages)
-        if whole.untold and (idle or self._runs_low(whole)):
-            self._tell_done(whole.tell())
-        elif idle:
-            self._tell_done([])
-
-    def _runs_low(self, whole: Whole) -> bool:
-        """Whether the controller is to send more."""
-        return not whole.waiting() if self.player is None else 2 * self.player.waiting() <= self.most
-
-    def _tell_done(self, done: list[int]) -> None:
-        answers, self.answers = self.answers, {}
-        for end, some in answers.items():
-            for payload in (False, True):
-                kind = [m for m in some if (m.payload is not None) is payload]
-                if kind:
-                    self._answer_to(end, Direction.BACKWARD, Messages.merge(kind))
-        if self.brief and (done or self.reports):
-            reports, self.reports = self.reports, []
-            messages = done_messages(done, reports, self.losses)
-            target = self.ports.target(self.ports.done, Direction.BACKWARD, self.era)
-            self.endpoint.send(self.controller, Batch(target, int(Direction.BACKWARD), messages))
-
-    def _answer_to(self, end: End, direction: Direction, messages: Messages) -> None:
-        to = self.controller if end.node == CONTROLLER else self.hosts[end.node]
+    def _carry(self, to: int, given: Slice) -> None:
         self.sent += 1
-        self.endpoint.send(to, Batch(self.ports.target(end, direction, self.era), int(direction), messages))
+        self._send(to, given)
 
     def _hand(self, token: Token) -> None:
-        member = self.graph.replicas[token.group].members[token.to]
         self.sent += 1
-        self.endpoint.send(self.hosts[member], token_note(token, self.era))
+        self._send(self.hosts[self.graph.replicas[token.group].members[token.to]], token_note(token))
 
-    def _over(self, group: str, ended: int) -> None:
-        self.endpoint.send(self.controller, Note(Kind.EQUAL, {"era": self.era, "group": group, "ended": ended}, {}))
+    def _equal(self, group: str, ended: int) -> None:
+        self._send(self.controller, Note(Kind.EQUAL, {"group": group, "ended": ended}))
 
     def _tell(self, report: Report) -> None:
-        if self.brief and report.train:
-            self.reports.append(report)
-            return
-        self.endpoint.send(self.controller, report_note(report, self.era))
+        if report.train:
+            self._reports.append(report)
+        else:
+            self._send(self.controller, report_note(report))
+
+    def _ended(self, lot: Lot) -> None:
+        """A passage has ended here."""
+        self._played += lot.numbers
+        team = next(i for i, planner in enumerate(self.player.planners) if planner.sites is lot.sites)
+        if self._first[team]:
+            self.waves += 1
+            self.played += len(lot.numbers)
+
+    def _tell_played(self, idle: bool) -> None:
+        """Tell of instances that were played: at once where other workers play them too; else when little is staged."""
+        if (self._played or self._reports) and (idle or self._parted or 2 * self.player.waiting() <= self._most):
+            played, self._played, reports, self._reports = self._played, [], self._reports, []
+            self._send(self.controller, done_note(played, reports, self.losses))
 
     def _tell_events(self, token: int | None = None) -> None:
         if token is not None:
-            self.updates.tell_work()
+            self.player.updates.tell_work()
         if self.events or token is not None:
-            note = events_note(self.events, self.era, token)
+            note = events_note(self.events, token)
             self.events.clear()
-            self.endpoint.send(self.controller, note)
+            self._send(self.controller, note)
+
+    # -- hearing
+
+    def _take(self, frame: Frame) -> None:
+        if isinstance(frame, Slice) or (isinstance(frame, Note) and frame.kind == Kind.TOKEN):
+            era = frame.era if isinstance(frame, Slice) else frame.data["era"]
+            if era > self.era:
+                self._early.append(frame)
+            elif era == self.era:
+                self.received += 1
+                if not self.failed:
+                    with self._failing():
+                        self._from_worker(frame)
+        elif isinstance(frame, Note):
+            self._hear(frame)
+
+    def _from_worker(self, frame: Slice | Note) -> None:
+        if isinstance(frame, Slice):
+            self.player.take(frame)
+        else:
+            token = token_of(frame)
+            self.player.updates.take_token(token, self.graph.replicas[token.group].members[token.to])
 
     def _hear(self, note: Note) -> None:
         kind = note.kind
         if kind == Kind.STOP:
             self.over = True
         elif kind == Kind.ABANDON:
-            self.era, self.failed = int(note.data["era"]), False
-            self.sent = self.received = 0
-            if self.whole is not None:
-                self.whole.forget()
-            self.answers, self.reports, self.arriving = {}, [], {}
-            self._nodes.abandon()
-            self.events.clear()
+            self._abandon(note.data["era"])
         elif kind == Kind.ASK:
-            self._answer(int(note.data["token"]))
+            self._asked = note.data["token"]
         elif kind == Kind.SHOW:
-            self._tell_events(int(note.data["token"]))
+            self._tell_events(note.data["token"])
         elif not self.failed:
-            try:
-                with torch.no_grad():
-                    self._obey(note)
-            except Exception as error:
-                self._fail(error)
+            with self._failing():
+                if kind == Kind.STAGE:
+                    self._stage(note)
+                elif kind == Kind.FLUSH:
+                    self.player.flush()
 
-    @property
-    def _nodes(self) -> Player | Worker:
-        """Whoever has the nodes."""
-        found = self.worker if self.player is None else self.player
-        assert found is not None
-        return found
+    def _stage(self, note: Note) -> None:
+        team = self._teams.index(note.data["team"])
+        instances = unpack(note, self.instances, self.inputs)
+        sites, train, stream = self.player.planners[team].sites, note.data["train"], note.data["stream"]
+        self.player.stage(OfInstances(sites, self._ends[team], instances, train, stream), note.data["wave"])
 
-    def _obey(self, note: Note) -> None:
-        if note.kind == Kind.STRUCTURE:
-            self._shelve(structures_of(note))
-        elif note.kind == Kind.RETIRE:
-            if self.worker is not None:
-                self.worker.retire(_instances(note), bool(note.data["train"]))
-            else:
-                self._nodes.shelf.drop(_instances(note))
-        elif note.kind == Kind.FORGET:
-            gone = _instances(note)
-            self.forgotten = np.concatenate((self.forgotten, gone))[-_FORGOTTEN:]
-            if self.worker is not None:
-                self.worker.forget(gone)
-        elif note.kind == Kind.STAGE and note.data["era"] == self.era:
-            assert self.player is not None
-            numbers, places = _instances(note).tolist(), np.asarray(note.arrays["places"]).tolist()
-            chosen = {number: self.instances[i] for number, i in zip(numbers, places, strict=True)}
-            ends, sites = self.ends[numbers[0] % len(self.ends)], self.player.planner.sites
-            train, stream = bool(note.data["train"]), note.data.get("stream", 0)
-            self.player.stage(OfInstances(sites, ends, chosen, train, stream))
-        elif note.kind == Kind.FLUSH:
-            self.updates.flush()
-        elif note.kind == Kind.TOKEN and note.data["era"] == self.era:
-            self.received += 1
-            token = token_of(note)
-            self.updates.take_token(token, self.graph.replicas[token.group].members[token.to])
-
-    def _shelve(self, structures: Mapping[int, Structure]) -> None:
-        if self.worker is not None:
-            self.worker.shelve(structures)
-        elif self._needs_structure:
-            self._nodes.shelf.add(structures)
+    def _abandon(self, era: int) -> None:
+        self.era, self.failed = era, False
+        self.sent = self.received = 0
+        self._played, self._reports = [], []
+        self.player.abandon()
+        self.events.clear()
+        early, self._early = self._early, []
+        for frame in early:
+            self._take(frame)
 
     def _answer(self, token: int) -> None:
         """How things are: for the end of a run, and to tell a stall from hard work."""
-        self.updates.tell_work()
+        player, self._asked = self.player, None
+        player.updates.tell_work()
         self._tell_events()
-        trained = {name: node for name, node in self.graph.parameterised().items() if self.hosts[name] == self.number}
-        for node in trained.values():
+        for node in player.updates.trains:
             node.updater.sums.settle()  # what is in shared memory is whole now
-        data = {
+        data: dict[str, Any] = {
             "token": token,
+            "steps": self.steps,
             "sent": self.sent,
             "received": self.received,
-            "idle": self._idle() and not self.endpoint.pending(),
-            "held": self._nodes.held(),
-            **self._did(),
-            "versions": {name: node.updater.version for name, node in trained.items()},
+            "idle": not player.passages and not player.waiting(),
+            "held": player.held() | {"frames of a later era": len(self._early)},
+            "waits": [*player.waits(), *player.updates.waits()],
+            "invocations": player.operations,
+            "messages": player.messages,
+            "waves": self.waves,
+            "instances": self.played,
+            "in_flight": player.most,
+            "busy": player.busy,
+            "versions": {node.name: node.updater.version for node in player.updates.trains},
         }
-        self.endpoint.send(self.controller, Note(Kind.ANSWER, data, {}))
-
-    def _idle(self) -> bool:
-        if self.worker is not None:
-            return not any(lane.waiting for lane in self.worker.lanes)
-        return self.player is not None and not self.player.waiting() and not self.player.passages
-
-    def _did(self) -> dict[str, Any]:
-        """What was done so far, and who waits for what."""
-        if self.worker is not None:
-            counts = self.worker.counts()
-            did = {"invocations": counts.invocations, "messages": counts.messages, "waits": self.worker.waits()}
-            return {**did, "waves": 0, "instances": 0, "in_flight": 0}
-        player = self.player
-        assert player is not None
-        did = {"invocations": player.operations, "messages": player.messages, "waits": self.updates.waits()}
-        return {**did, "waves": player.waves, "instances": player.instances, "in_flight": player.most}
+        data["held"] = {what: count for what, count in data["held"].items() if count}
+        self._send(self.controller, Note(Kind.ANSWER, data))
 
 
 class _Collector:
@@ -420,10 +304,6 @@ class _Collector:
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
-
-
-def _instances(note: Note) -> Column:
-    return np.asarray(note.arrays["instances"])
 
 
 def make_quiet() -> None:

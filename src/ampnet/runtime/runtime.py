@@ -14,7 +14,7 @@ import platform
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Self
@@ -66,7 +66,8 @@ class Runtime:
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be 1 or more, got {value}")
         self.graph, self.clock = graph, clock
-        self._inside = False
+        self._inside, self._began, self._ran = False, 0.0, 0.0
+        """Whether a run is going on, since when, and seconds of all runs before, by `time.perf_counter`."""
         self._announce = self._announcer(listeners)
         self.settings: dict[str, Any] = {
             "runtime": self.kind,
@@ -96,6 +97,7 @@ class Runtime:
             max_active_keys,
             post=self._post,
             stage=self._stage,
+            read=self._read,
             shelve=self._shelve,
             retire=self._retire,
             forget=self._forget,
@@ -116,8 +118,11 @@ class Runtime:
         if self.settings["schedule"] is None:
             self.settings["schedule"] = "backward-first" if engine.waves else "sweep"
 
-    def _stats(self, waves: int, instances: int, in_flight: int) -> RunStats:
-        return RunStats(self.engine.name, self.engine.reason, waves, instances, in_flight)
+    def _stats(self, waves: int, instances: int, in_flight: int, busy: Sequence[float] = ()) -> RunStats:
+        """``busy``: seconds of each worker."""
+        seconds = self._ran + (time.perf_counter() - self._began if self._inside else 0.0)
+        shares = tuple(min(1.0, one / seconds) if seconds > 0 else 0.0 for one in busy)
+        return RunStats(self.engine.name, self.engine.reason, waves, instances, in_flight, shares)
 
     def stats(self) -> RunStats:
         """Which engine ran, and how many waves it has played."""
@@ -181,21 +186,30 @@ class Runtime:
         """Pumped messages, for an input; whether they are the last of their instances."""
         raise NotImplementedError
 
-    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> bool:
-        """Whole instances of a stream are to be pumped: whether they are taken as they are."""
-        return False
+    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> int:
+        """Take whole instances of a stream; returns how many workers will play them. 0: post their messages."""
+        return 0
+
+    def _read(self, source: Iterator[Instance]) -> Instance:
+        """The next instance of a stream; raises StopIteration after the last one."""
+        return next(source)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
+        """Where messages are passed: the structures of instances about to be posted."""
         raise NotImplementedError
 
     def _retire(self, instances: Column, train: bool) -> None:
-        raise NotImplementedError
+        """These instances have retired."""
 
     def _forget(self, instances: Column) -> None:
-        raise NotImplementedError
+        """Where messages are passed: drop what is left of these instances, of an inference that is over."""
 
     def _flush(self) -> None:
         raise NotImplementedError
+
+    def _guarded(self) -> AbstractContextManager[object]:
+        """Entered for the duration of a run."""
+        return nullcontext()
 
     def _start(self, streams: Iterable[Stream]) -> Iterable[Stream]:
         """Make ready for a run over these streams; gives them back, or others that hold the same instances."""
@@ -254,11 +268,12 @@ class Runtime:
         due = time.monotonic() + turn_seconds
         tables = [group for group in self.graph.replicas.values() if group.table is not None]
         try:
-            self._inside = True
-            with torch.no_grad(), _fewer_collections():
+            self._inside, self._began, controller.stopping = True, time.perf_counter(), False
+            with torch.no_grad(), _fewer_collections(), self._guarded():
                 self._equalise()
                 self._equal = not self.graph.replicas
                 streams = self._start(streams)
+                self._began = time.perf_counter()
                 if self._announce.wants(Begin):
                     self._announce(Begin(self.clock(), {**self.settings, "together": together, "barrier": barrier}))
                 # Replicas are equal after a training stream only: what follows is to see them so.
@@ -281,6 +296,7 @@ class Runtime:
             raise
         finally:
             self._inside = False
+            self._ran += time.perf_counter() - self._began
         if self._announce.wants(Rest):
             held = self.held()
             self._announce(Rest(self.clock(), held))

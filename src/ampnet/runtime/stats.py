@@ -18,10 +18,13 @@ class RunStats:
     instances: int
     """Instances played in waves."""
     in_flight: int
-    """Waves in flight at once, at most."""
+    """Waves in flight at once at a worker, at most."""
+    busy: tuple[float, ...] = ()
+    """Of each worker: the share of the time of all runs in which it computed."""
 
     def words(self) -> str:
         """One line for people."""
         if self.engine != "waves":
             return f"engine: {self.engine}" + ("" if self.reason is None else f" ({self.reason})")
-        return f"engine: waves, {self.waves:,} played, at most {self.in_flight} in flight"
+        shares = f"; busy: {', '.join(f'{100 * share:.0f} %' for share in self.busy)}" if len(self.busy) > 1 else ""
+        return f"engine: waves, {self.waves:,} played, at most {self.in_flight} in flight{shares}"

@@ -9,7 +9,7 @@ Every worker has a copy of the graph of its own, as a process has. Nothing is sh
 from __future__ import annotations
 
 import copy
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -46,7 +46,8 @@ class Parted:
         self.reports: list[Report] = []
         self.over: list[tuple[int, int]] = []
         """(worker, wave) of passages that have ended."""
-        self.graphs, self.players = [], dict[int, Player]()
+        self.graphs: list[Graph] = []
+        self.players: dict[int, Player] = {}
         self._ways: dict[tuple[int, int], deque[Slice]] = {}
         for worker in self.team.workers:
             mine = copy.deepcopy(graph)
@@ -85,16 +86,27 @@ class Parted:
             given.rows = given.rows.clone()  # a process would have written them to memory of its own
         self._ways.setdefault((sender, to), deque()).append(given)
 
-    def run(self, waves: Sequence[Sequence[Instance]], train: bool = True) -> None:
-        """Play waves of these instances, all of them in flight together."""
-        for instances in waves:
-            self._waves += 1
-            numbered = {100 * self._waves + i: one for i, one in enumerate(instances)}
-            for player in self.players.values():
-                player.stage(OfInstances(player.planner.sites, self._ends, numbered, train, 0), self._waves)
+    def run(self, waves: Sequence[Sequence[Instance]], train: bool = True, in_flight: int | None = None) -> None:
+        """Play waves of these instances, so many of them in flight together (None: all)."""
+        left = deque(waves)
+        most = len(waves) if in_flight is None else in_flight
+        began, before = self._waves, len(self.over)
+
+        def ended() -> int:
+            """Waves that are over everywhere."""
+            return sum(n == len(self.players) for n in Counter(wave for _, wave in self.over[before:]).values())
+
         with torch.no_grad():
-            while any(player.passages or player.waiting() for player in self.players.values()):
+            while left or any(player.passages or player.waiting() for player in self.players.values()):
+                while left and self._waves - began - ended() < most:
+                    self._stage(left.popleft(), train)
                 self._move()
+
+    def _stage(self, instances: Sequence[Instance], train: bool) -> None:
+        self._waves += 1
+        numbered = {1000 * self._waves + i: one for i, one in enumerate(instances)}
+        for player in self.players.values():
+            player.stage(OfInstances(player.planner.sites, self._ends, numbered, train, 0), self._waves)
 
     def _move(self) -> None:
         """One thing happens."""
@@ -110,14 +122,24 @@ class Parted:
         raise StallError([], [line for player in self.players.values() for line in player.waits()])
 
     def gradients(self) -> dict[str, Tensor]:
-        """What has added up at the worker of each node, by ``node.parameter``."""
-        out = {}
-        for worker, graph in zip(self.players, self.graphs, strict=True):
-            mine = [name for name in graph.nodes if self.team.hosts[name] == worker]
-            for name, total in graph.gradients().items():
-                if any(name.startswith(f"{node}.") for node in mine):
-                    out[name] = total.clone()
-        return out
+        """What has added up at the workers, by ``node.parameter``: each adds up at its own nodes only."""
+        found = [graph.gradients() for graph in self.graphs]
+        return {name: torch.stack([one[name] for one in found]).sum(0) for name in found[0]}
+
+    def weights(self) -> dict[str, Tensor]:
+        """Those of the worker of each node, by ``node.parameter``."""
+        return {
+            f"{name}.{parameter}": weight.detach().clone()
+            for worker, graph in zip(self.players, self.graphs, strict=True)
+            for name, node in graph.parameterised().items()
+            if self.team.hosts[name] == worker
+            for parameter, weight in node.parameters.items()
+        }
+
+    def flush(self) -> None:
+        """A training stream is over: nodes apply what is left over."""
+        for player in self.players.values():
+            player.updates.flush()
 
     def held(self) -> dict[str, int]:
         """What is left anywhere."""

@@ -307,6 +307,8 @@ class Player:
                     raise self.faults.named(passage, op, "backward", error) from error
             at -= 1
             most -= 1
+        while at >= 0 and operations[at].site.still:  # nothing is left to be done there: it may be over
+            at -= 1
         passage.at = at
         return at < 0
 
@@ -430,6 +432,11 @@ class Player:
         due, self._due = self._due, []
         if due:
             self.updates.all_full(due)
+
+    def flush(self) -> None:
+        """A training stream is over: make the updates that are due, and those with what is left over."""
+        self._settle()
+        self.updates.flush()
 
     # -- [5]
 

@@ -93,7 +93,9 @@ class Timeline:
 
 def told_of(passage: Passage, op: Operation, direction: int) -> list[tuple[Site, int, int]]:
     """(site, rows, messages) of those an operation is about: its site, the Linears of a choice, or those Linears of a
-    mixture that have anything to do in it."""
+    mixture that have anything to do in it. Rows that cross are told of where they are made."""
+    if op.crosses:
+        return []
     layout, sites = passage.layout, op.trained or (op.site,)
     if op.site.kind == "mixture":
         operations = layout.wholes[op.site.number].operations if direction == COLLECT else [op]

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -25,10 +25,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampnet.errors import TransportError
-from ampnet.message import Messages, offsets_of
-from ampnet.runtime.transport import Batch, Endpoint, Frame, Note
+from ampnet.runtime.transport import Endpoint, Frame, Note
 from ampnet.runtime.transport.dtypes import CODED
-from ampnet.state import States
+from ampnet.wave.slice import Slice
 
 PATIENCE = 100.0
 """Seconds after which something that does not come is a failure."""
@@ -68,80 +67,44 @@ def content(frame: Frame) -> object:
     """A frame's content, to be compared."""
     if isinstance(frame, Note):
         return "note", frame.kind, frame.data, {name: bits(array) for name, array in frame.arrays.items()}
-    return frame.target, frame.direction, *one_by_one(frame.messages)
+    numbers = frame.era, frame.wave, frame.crossing, frame.round, frame.direction, frame.digest
+    return "slice", numbers, frame.left_out, bits(frame.rows)
 
 
-def one_by_one(messages: Messages) -> list[object]:
-    """The content of each message, so that batches can be compared however they were split and put together."""
-    payload, shape = messages.payload, None if messages.payload is None else tuple(messages.payload.shape[1:])
-    out: list[object] = []
-    starts = np.arange(len(messages) + 1) if messages.offsets is None else messages.offsets
-    for i in range(len(messages)):
-        rows = None if payload is None else bits(payload[int(starts[i]) : int(starts[i + 1])])
-        out.append((tuple(messages.states.row(i).items()), messages.train, shape, rows))
-    return out
-
-
-def stream(frames: list[Frame]) -> list[object]:
-    """What was sent or received, message by message: by target, direction and kind of message between two notes.
-
-    This is what a transport keeps: batches may be put together, but the messages of one kind stay in order, and no
-    message changes places with a note.
-    """
-    out: list[object] = []
-    between: dict[object, list[object]] = {}
-
-    def close() -> None:
-        if between:
-            out.append(sorted(((repr(key), value) for key, value in between.items() if value), key=lambda kv: kv[0]))
-            between.clear()
-            if not out[-1]:
-                out.pop()
-
-    for frame in frames:
-        if isinstance(frame, Note):
-            close()
-            out.append(content(frame))
-        else:
-            m = frame.messages
-            shape = None if m.payload is None else (m.payload.dtype, tuple(m.payload.shape[1:]))
-            kind = (frame.target, frame.direction, m.train, m.states.fields, shape)
-            between.setdefault(kind, []).extend(one_by_one(m))
-    close()
-    return out
+def contents(frames: Iterable[Frame]) -> list[object]:
+    return [content(frame) for frame in frames]
 
 
 def make_frame(rng: np.random.Generator, most_rows: int = 40) -> Frame:
-    """Any frame: a note, or a batch with or without payload, offsets, rows."""
-    if rng.random() < 0.2:
+    """Any frame: a note, or a slice with or without rows."""
+    if rng.random() < 0.3:
         arrays: dict[str, Any] = {}
         if rng.random() < 0.5:
-            arrays["loss"] = tensor(rng, (int(rng.integers(5)),), torch.float32)
+            arrays["loss"] = tensor(rng, (int(rng.integers(most_rows)),), torch.float32)
             arrays["parents"] = rng.integers(0, 9, (int(rng.integers(3)), 2))
         return Note(int(rng.integers(9)), {"text": "é" * int(rng.integers(4)), "n": [1, 2.5, None]}, arrays)
-    count = int(rng.integers(0, 5))
-    fields = [("instance",), ("instance", "t"), ("instance", "node", "step")][int(rng.integers(3))]
-    states = States(fields, rng.integers(-9, 1 << 40, (len(fields), count)))
-    offsets = offsets_of(rng.integers(0, most_rows // 4 + 1, count)) if rng.random() < 0.4 else None
-    rows = count if offsets is None else int(offsets[-1])
-    payload = None
-    if rng.random() < 0.85:
-        width = (int(rng.integers(1, most_rows)),) if rng.random() < 0.8 else (2, 3)
-        dtype = [torch.float32, torch.float64, torch.bfloat16, torch.bool][int(rng.integers(4))]
-        payload = tensor(rng, (rows, *width), dtype)
-    messages = Messages(payload, states, offsets, train=bool(rng.random() < 0.7))
-    return Batch(int(rng.integers(3)), int(rng.integers(2)), messages)
+    dtype = [torch.float32, torch.float64, torch.bfloat16, torch.bool][int(rng.integers(4))]
+    shape = tuple(int(n) for n in rng.integers(0, [most_rows + 1, most_rows, 3], 3)[: int(rng.integers(1, 4))])
+    rows = tensor(rng, shape, dtype) if rng.random() < 0.9 else None
+    numbers = [int(n) for n in rng.integers(0, 1 << 62, 3)]
+    left_out = tuple(int(n) for n in rng.integers(0, 99, int(rng.integers(3))))
+    return Slice(numbers[0], numbers[1], 3, int(rng.integers(2)), numbers[2], rows, left_out, int(rng.integers(5)))
 
 
-def batch(*instances: int, width: int = 4, target: int = 1, train: bool = True, **fields: int) -> Batch:
-    """Messages whose payload tells which they are: filled with the number of the instance."""
-    payload = torch.tensor(instances, dtype=torch.float32).unsqueeze(1).repeat(1, width)
-    return Batch(target, 0, Messages(payload, States.of(instance=list(instances), **fields), train=train))
+def piece(wave: int, rows: torch.Tensor | None, **numbers: Any) -> Slice:
+    """A slice of which the wave tells which it is."""
+    given: dict[str, Any] = {"crossing": 2, "round": 1, "direction": 0, "digest": 5, **numbers}
+    return Slice(wave, rows=rows, **given)
 
 
-def instances(frames: list[tuple[int, Frame]]) -> list[int]:
-    """The instances of all messages received, in order."""
-    return [i for _, f in frames if isinstance(f, Batch) for i in f.messages.states.instance.tolist()]
+def numbered(wave: int, width: int = 4) -> Slice:
+    """A slice whose rows tell which it is, too: they are filled with the number of the wave."""
+    return piece(wave, torch.full((1, width), float(wave)))
+
+
+def waves(frames: list[tuple[int, Frame]]) -> list[int]:
+    """The waves of all slices received, in order."""
+    return [f.wave for _, f in frames if isinstance(f, Slice)]
 
 
 def receive_all(receiver: Endpoint, enough: Callable[[list[tuple[int, Frame]]], bool]) -> list[tuple[int, Frame]]:
@@ -216,44 +179,43 @@ class Contract:
         with self.connect(2) as c:
             a, b = c.endpoint(0), c.endpoint(1)
             for shape in ((3,), (3, 5), (3, 2, 2), (3, 0), (0, 4), (3, 7)):
-                states = States.of(instance=np.arange(shape[0]))
-                sent = Batch(2, 1, Messages(tensor(rng, shape, dtype), states, train=False))
-                a.send(1, sent)
                 note = Note(3, {"a": 1}, {"x": tensor(rng, shape, dtype)})
                 a.send(1, note)
-                got = receive_all(b, lambda frames: len(frames) == 2)
-                assert [content(frame) for _, frame in got] == [content(sent), content(note)]
+                some = [piece(i, tensor(rng, s, dtype)) for i, s in enumerate((shape, (), (50, 10)))]
+                for each in some:
+                    a.send(1, each)
+                got = receive_all(b, lambda frames: len(frames) == 4)
+                assert contents(f for _, f in got) == contents([note, *some])
                 assert all(sender == 0 for sender, _ in got)
 
-    def test_an_empty_batch_and_one_without_payload_arrive(self) -> None:
+    def test_all_that_a_slice_says_arrives(self) -> None:
+        rows = torch.randn(4, 3)
+        sent = [
+            piece(0, None, direction=1),
+            piece(1, None, direction=1, left_out=(3, 1 << 40, -1)),
+            piece(2, rows, era=7, crossing=0, round=9, digest=(1 << 63) - 1, left_out=(0,)),
+            piece(3, torch.empty(0, 5)),
+            piece(4, torch.empty(0, 0, 5, dtype=torch.int32), left_out=tuple(range(40))),
+            piece((1 << 63) - 1, rows, era=1 << 50, round=-1),
+        ]
         with self.connect(2) as c:
             a, b = c.endpoint(0), c.endpoint(1)
-            empty = batch(1, 2).messages.slice(0, 0)
-            nothing = Messages(None, States.of(instance=[4, 5]))
-            ragged = Messages(None, States.of(instance=[4, 5]), offsets_of(np.array([0, 3])), train=False)
-            bare = Messages(torch.ones(2, 3), States((), np.zeros((0, 2), dtype=np.int64)))
-            for target, messages in enumerate((empty, nothing, ragged, bare)):
-                a.send(1, Batch(target, 1, messages))
-            frames = [f for _, f in receive_all(b, lambda frames: len(frames) == 4) if isinstance(f, Batch)]
-            assert [f.target for f in frames] == [0, 1, 2, 3]
-            assert len(frames[0].messages) == 0 and tuple(frames[0].messages.payload.shape) == (0, 4)  # type: ignore[union-attr]
-            assert frames[1].messages.payload is None and frames[1].messages.states == nothing.states
-            assert frames[2].messages.offsets.tolist() == [0, 0, 3] and not frames[2].messages.train  # type: ignore[union-attr]
-            assert len(frames[3].messages) == 2 and frames[3].messages.states.fields == ()
+            for each in sent:
+                a.send(1, each)
+            got = receive_all(b, lambda frames: len(frames) == len(sent))
+            assert contents(f for _, f in got) == contents(sent)
 
     def test_rows_that_do_not_lie_together_arrive_as_they_look(self) -> None:
         wide = torch.randn(6, 10)
-        columns = States.of(instance=np.arange(6), t=np.arange(6)).slice(1, 5)
         views = [wide[1:5, 2:7], wide.t()[2:6], wide[1:5].unsqueeze(2).expand(4, 10, 3), wide[:4, ::3]]
         views += [view.to(torch.bfloat16) for view in views[:1]] + [wide.to(torch.bfloat16)[1:5, 1:3]]
         with self.connect(2) as c:
             a, b = c.endpoint(0), c.endpoint(1)
             for view in views:
-                a.send(1, Batch(0, 0, Messages(view, columns)))
+                a.send(1, piece(1, view))
                 ((_, got),) = receive_all(b, lambda frames: len(frames) == 1)
-                assert isinstance(got, Batch) and got.messages.payload is not None
-                assert torch.equal(got.messages.payload, view) and got.messages.states == columns
-                assert got.messages.payload.is_contiguous()
+                assert isinstance(got, Slice) and got.rows is not None
+                assert torch.equal(got.rows, view) and got.rows.is_contiguous()
 
     def test_tensors_that_numpy_does_not_take_as_they_are(self) -> None:
         z = torch.randn(3, 2, dtype=torch.complex64)
@@ -261,29 +223,21 @@ class Contract:
         with self.connect(2) as c:
             a, b = c.endpoint(0), c.endpoint(1)
             for sent in tensors:
-                a.send(1, Batch(0, 0, Messages(sent, States.of(instance=[1, 2, 3]))))
+                a.send(1, piece(1, sent))
                 ((_, got),) = receive_all(b, lambda frames: len(frames) == 1)
-                assert isinstance(got, Batch) and torch.equal(got.messages.payload, sent.detach())  # type: ignore[arg-type]
-
-    def test_many_sets_of_fields(self) -> None:
-        with self.connect(2, small=False) as c:
-            a, b = c.endpoint(0), c.endpoint(1)
-            sent = [batch(i, **{f"f{i % 60}": i}, é=3) for i in range(120)]
-            for frame in sent:
-                a.send(1, frame)
-            got = receive_all(b, lambda frames: len(instances(frames)) == 120)
-            assert stream([f for _, f in got]) == stream(list(sent))
+                assert isinstance(got, Slice) and torch.equal(got.rows, sent.detach())  # type: ignore[arg-type]
 
     def test_what_cannot_be_sent_is_refused_by_name_and_harms_nothing(self) -> None:
         with self.connect(2) as c:
             a, b = c.endpoint(0), c.endpoint(1)
             odd = torch.empty(1, 2, dtype=torch.bits8)
-            states = States.of(instance=1, odd=2)
             for frame, match in (
-                (Batch(0, 0, Messages(odd, states)), "bits8"),
-                (Batch(-1, 0, batch(1).messages), "target -1"),
-                (Batch(1, 2, batch(1).messages), "direction 2"),
-                (Batch(1 << 63, 0, batch(1).messages), "numbers"),
+                (piece(1, odd), "bits8"),
+                (piece(1, None, crossing=-1), "crossing -1"),
+                (piece(1, None, direction=2), "direction 2"),
+                (piece(1, None, digest=-1), "digest -1"),
+                (piece(1 << 63, torch.ones(200)), "numbers"),
+                (piece(1, None, left_out=(1 << 63,)), "numbers"),
                 (Note(1, {"a": object()}), "object"),
                 (Note(1, {}, {"a": np.array(["x"])}), "'a' of <U1"),
             ):
@@ -291,10 +245,10 @@ class Contract:
                     a.send(1, frame)
             for to in (0, 2, -1):
                 with pytest.raises(TransportError, match=f"party {to}"):
-                    a.send(to, batch(1))
-            a.send(1, Batch(0, 0, Messages(torch.ones(1, 2), states)))
+                    a.send(to, numbered(1))
+            a.send(1, numbered(3))
             ((_, got),) = receive_all(b, lambda frames: len(frames) == 1)
-            assert isinstance(got, Batch) and got.messages.states == states
+            assert content(got) == content(numbered(3))
 
     @settings(max_examples=40)
     @given(
@@ -317,8 +271,6 @@ class Contract:
                 if step < 5:
                     q = (p + 1 + int(rng.integers(2))) % 3
                     frame = make_frame(rng, rows)
-                    if isinstance(frame, Batch):  # targets apart by sender: so batches of two are never put together
-                        frame.target += 10 * p
                     sent[p, q].append(frame)
                     ends[p].send(q, frame)
                 elif step < 7:
@@ -335,7 +287,7 @@ class Contract:
                 while ends[q].wait(0.0):
                     take(q)
             for way in sent:
-                assert stream(got[way]) == stream(sent[way]), way
+                assert contents(got[way]) == contents(sent[way]), way
 
     def test_any_frames_across_processes(self) -> None:
         """Three processes send one another hundreds of frames, small ones and ones larger than what lies between."""
@@ -343,13 +295,7 @@ class Contract:
 
         def frames(p: int, q: int) -> list[Frame]:
             rng = np.random.default_rng(100 * p + q)
-            out = []
-            for i in range(many):
-                frame = make_frame(rng, 200 if i % 10 == 0 else 20)
-                if isinstance(frame, Batch):
-                    frame.target += 10 * p
-                out.append(frame)
-            return [*out, Note(99)]
+            return [*(make_frame(rng, 200 if i % 10 == 0 else 20) for i in range(many)), Note(99)]
 
         def play(p: int) -> None:
             end = c.endpoint(p)
@@ -369,7 +315,7 @@ class Contract:
                 if not plan:
                     end.wait(0.1)
             for q in others:
-                assert stream(got[q]) == stream(frames(q, p)), f"from {q} to {p}"
+                assert contents(got[q]) == contents(frames(q, p)), f"from {q} to {p}"
 
         with self.connect(parties) as c, children(*(lambda p=p: play(p) for p in range(parties))):  # type: ignore[misc]
             pass
@@ -380,7 +326,7 @@ class Contract:
         with self.connect(2) as c:
             a, b = c.endpoint(0), c.endpoint(1)
             for i in range(300):
-                a.send(1, batch(i, width=100, t=i))
+                a.send(1, numbered(i, width=100))
                 if i % 50 == 49:
                     a.send(1, Note(i))
             assert a.pending() > 0 and not a.flush()
@@ -390,7 +336,7 @@ class Contract:
                 if a.flush() and not b.wait(0.0):
                     break
             assert a.pending() == 0
-            assert instances(got) == list(range(300))
+            assert waves(got) == list(range(300))
             assert [f.kind for _, f in got if isinstance(f, Note)] == list(range(49, 300, 50))
 
     def test_notes_in_the_outbox_are_copies(self) -> None:
@@ -411,26 +357,49 @@ class Contract:
                 assert isinstance(note, Note) and note.kind == i
                 assert (note.arrays["array"] == i).all() and (note.arrays["tensor"] == i).all()
 
+    @pytest.mark.parametrize("shape", [(10,), (100, 10), (2000, 10)], ids=str)
+    @pytest.mark.parametrize("strided", [False, True])
+    def test_rows_may_be_overwritten_once_they_are_sent(self, shape: tuple[int, ...], strided: bool) -> None:
+        """An arena's memory is used again for the next wave, whether its slices have left the outbox or not."""
+        many = 100
+        with self.connect(2) as c:
+            a, b = c.endpoint(0), c.endpoint(1)
+            rows = torch.empty(*shape, 2).select(-1, 0) if strided else torch.empty(shape)
+            for i in range(many):
+                rows.fill_(float(i))
+                a.send(1, piece(i, rows))
+            assert a.pending() > 0
+            rows.fill_(-1.0)
+            got: list[Frame] = []
+            deadline = time.monotonic() + PATIENCE
+            while len(got) < many:
+                assert time.monotonic() < deadline
+                got += [f for _, f in b.receive()]
+                a.flush()
+            for i, frame in enumerate(got):
+                assert isinstance(frame, Slice) and frame.wave == i and frame.rows is not None
+                assert frame.rows.shape == shape and (frame.rows == i).all()
+
     def test_records_larger_than_what_lies_between(self) -> None:
         big = torch.arange(300_000, dtype=torch.float64).reshape(30, -1)
 
         def sender() -> None:
             end = c.endpoint(0)
             end.send(1, Note(1))
-            end.send(1, Batch(0, 0, Messages(big, States.of(instance=np.arange(30)))))
-            end.send(1, Batch(1, 0, Messages(big[:, ::2], States.of(instance=np.arange(30)))))
             end.send(1, Note(2, {"text": "x" * 200_000}, {"big": big.numpy()}))
-            end.send(1, batch(7))
+            end.send(1, numbered(7))
+            end.send(1, piece(3, big))
+            end.send(1, piece(4, big[:, ::2]))
+            end.send(1, piece(5, None))
             while not end.flush():
                 end.wait(1.0)
 
         with self.connect(2) as c, children(sender):
-            got = [f for _, f in receive_all(c.endpoint(1), lambda frames: len(frames) == 5)]
-            assert isinstance(got[0], Note) and isinstance(got[1], Batch) and isinstance(got[2], Batch)
-            assert torch.equal(got[1].messages.payload, big) and torch.equal(got[2].messages.payload, big[:, ::2])  # type: ignore[arg-type]
-            assert isinstance(got[3], Note) and len(got[3].data["text"]) == 200_000
-            assert np.array_equal(got[3].arrays["big"], big.numpy())
-            assert instances([(0, got[4])]) == [7]
+            got = [f for _, f in receive_all(c.endpoint(1), lambda frames: len(frames) == 6)]
+            note = Note(2, {"text": "x" * 200_000}, {"big": big.numpy()})
+            assert contents(got) == contents(
+                [Note(1), note, numbered(7), piece(3, big), piece(4, big[:, ::2]), piece(5, None)]
+            )
 
     def test_two_parties_that_flood_each_other_do_not_deadlock(self) -> None:
         many = 1500
@@ -438,15 +407,15 @@ class Contract:
         def flood(p: int) -> None:
             end, got = c.endpoint(p), 0
             for i in range(many):
-                end.send(1 - p, batch(i, width=200))
+                end.send(1 - p, numbered(i, width=200))
                 if i % 3 == 0:
-                    for n in instances(end.receive()):
+                    for n in waves(end.receive()):
                         assert n == got
                         got += 1
             deadline = time.monotonic() + PATIENCE
             while got < many or end.pending():
                 assert time.monotonic() < deadline
-                for n in instances(end.receive()):
+                for n in waves(end.receive()):
                     assert n == got
                     got += 1
                 if not end.flush() or got < many:
@@ -460,115 +429,64 @@ class Contract:
     def test_what_was_received_is_the_receivers_own(self) -> None:
         with self.connect(2) as c:
             a, b = c.endpoint(0), c.endpoint(1)
-            payload, offsets = torch.ones(4, 3), np.array([0, 1, 4])
-            sent = Messages(payload, States.of(instance=[5, 6]), offsets)
             note = np.arange(3)
-            a.send(1, Batch(0, 0, sent))
             a.send(1, Note(0, {}, {"x": note}))
-            (_, first), (_, second) = receive_all(b, lambda frames: len(frames) == 2)
-            assert isinstance(first, Batch) and isinstance(second, Note)
-            kept = one_by_one(first.messages)
-            payload.zero_()
-            offsets[1] = 2
+            rows = [torch.ones(5), torch.ones(40, 10), torch.ones(900, 10)]
+            for i in range(3):
+                a.send(1, piece(i, rows[i]))
+            frames = receive_all(b, lambda frames: a.flush() and len(frames) == 4)
+            (_, first), *rest = frames
+            assert isinstance(first, Note)
+            kept = contents(f for _, f in frames)
             note[:] = 9
+            for each in rows:
+                each.zero_()
             for i in range(500):  # and what comes later does not write over it
-                a.send(1, batch(i, width=50))
+                a.send(1, numbered(i, width=50))
+                a.send(1, piece(i, torch.zeros(i % 7 * 30, 10)))
                 b.receive()
                 a.flush()
-            assert one_by_one(first.messages) == kept
-            assert second.arrays["x"].tolist() == [0, 1, 2]
-            assert sent.payload is payload and first.messages.payload is not payload
-            first.messages.payload.fill_(7.0)  # type: ignore[union-attr]
-            assert (payload == 0).all()
+            assert contents(f for _, f in frames) == kept
+            for _, frame in rest:
+                assert isinstance(frame, Slice) and frame.rows is not None
+                frame.rows.fill_(7.0)
+            assert all((each == 0).all() for each in rows)
+            assert first.arrays["x"].tolist() == [0, 1, 2]
 
-    # Putting together.
+    # Order.
 
-    def test_batches_of_one_kind_become_one_batch_in_order(self) -> None:
+    def test_frames_of_all_kinds_keep_their_order(self) -> None:
+        """Also where some wait in the outbox, go in fragments, or have their rows somewhere else."""
         with self.connect(3) as c:
             a, b, d = (c.endpoint(p) for p in range(3))
-            a.send(2, batch(1, 2))
-            a.send(2, batch(3, target=5))
-            a.send(2, batch(4))
-            b.send(2, batch(5))
-            b.send(2, batch(6, train=False))
-            b.send(2, batch(7, t=1))
-            b.send(2, batch(8, width=6))
-            b.send(2, Batch(1, 1, batch(9).messages))
-            b.send(2, Batch(1, 0, Messages(None, States.of(instance=10))))
-            b.send(2, Batch(1, 0, batch(11).messages.with_payload(torch.ones(1, 4, dtype=torch.float64))))
-            got = receive_all(d, lambda frames: len(instances(frames)) == 11)
-            assert [instances([f]) for f in got] == [[1, 2, 4, 5], [3], [6], [7], [8], [9], [10], [11]]
-            first = got[0][1]
-            assert isinstance(first, Batch) and first.messages.payload is not None
-            assert first.messages.payload[:, 0].tolist() == [1, 2, 4, 5] and first.messages.offsets is None
-
-    def test_messages_of_one_row_and_of_several_meet(self) -> None:
-        with self.connect(2) as c:
-            a, b = c.endpoint(0), c.endpoint(1)
-            a.send(1, batch(1, 2))
-            rows = torch.arange(12, dtype=torch.float32).reshape(3, 4)
-            a.send(1, Batch(1, 0, Messages(rows, States.of(instance=[3, 4]), np.array([0, 3, 3]))))
-            ((_, got),) = receive_all(b, lambda frames: len(instances(frames)) == 4)
-            assert isinstance(got, Batch) and got.messages.offsets is not None and got.messages.payload is not None
-            assert got.messages.offsets.tolist() == [0, 1, 2, 5, 5]
-            assert torch.equal(got.messages.payload[2:], rows)
-
-    def test_no_batch_changes_places_with_a_note_of_its_sender(self) -> None:
-        with self.connect(3) as c:
-            a, b, d = (c.endpoint(p) for p in range(3))
-            for end, first in ((a, 0), (b, 10)):
-                end.send(2, batch(first))
-                end.send(2, Note(first))
-                end.send(2, batch(first + 1))
-                end.send(2, batch(first + 2))
-            got = receive_all(d, lambda frames: len(instances(frames)) == 6)
-            seen: list[object] = []
-            for _, frame in got:
-                seen += [frame.kind + 0.5] if isinstance(frame, Note) else frame.messages.states.instance.tolist()
-            for first in (0, 10):
-                mine = [x for x in seen if first <= x < first + 10]  # type: ignore[operator]
-                assert mine == [first, first + 0.5, first + 1, first + 2]
-
-    def test_batches_that_are_not_to_be_put_together_stay_as_they_were(self) -> None:
-        """Where the receiver counts batches, or wants to know which was the last of those sent together."""
-        with self.connect(3) as c:
-            a, b, d = (c.endpoint(p) for p in range(3))
-            a.send(2, batch(1, 2))
-            a.send(2, Batch(1, 0, batch(3).messages, last=True))
-            a.send(2, Note(7))
-            a.send(2, batch(4))
-            b.send(2, Batch(1, 0, batch(5).messages, last=True))
-            got = d.receive(merge=False)
-            assert [instances([f]) for f in got] == [[1, 2], [3], [], [4], [5]]
-            assert [f.last for _, f in got if isinstance(f, Batch)] == [False, True, False, True]
-            assert [s for s, _ in got] == [0, 0, 0, 0, 1]
-
-    def test_a_batch_keeps_that_it_is_the_last(self) -> None:
-        """With and without payload and offsets, in pieces, and out of the outbox."""
-        ragged = Messages(torch.ones(3, 4), States.of(instance=[4, 5]), np.array([0, 3, 3]))
-        kinds = [batch(1).messages, Messages(None, States.of(instance=[2])), ragged, batch(1, width=30_000).messages]
-        with self.connect(2) as c:
-            a, b = c.endpoint(0), c.endpoint(1)
-            sent = [Batch(i % 3, i % 2, kinds[i % 4], last=i % 3 == 0) for i in range(40)]
-            for frame in sent:
-                a.send(1, frame)
-            got: list[Frame] = []
+            sent: dict[int, list[Frame]] = {0: [], 1: []}
+            for i in range(60):
+                for p, end in enumerate((a, b)):
+                    rows = torch.ones([3, 700, 100, 9000][(i + p) % 4])
+                    frames = [numbered(i), Note(i), piece(i, rows), piece(i, None), Note(-i), numbered(i), numbered(i)]
+                    for frame in frames[i % 3 :: 1 + i % 2]:
+                        end.send(2, frame)
+                        sent[p].append(frame)
+            assert a.pending() and b.pending()
+            got: dict[int, list[Frame]] = {0: [], 1: []}
             deadline = time.monotonic() + PATIENCE
-            while len(got) < len(sent):
+            while any(len(got[p]) < len(sent[p]) for p in got):
                 assert time.monotonic() < deadline
-                got += [f for _, f in b.receive(merge=False)]
+                for p, frame in d.receive():
+                    got[p].append(frame)
                 a.flush()
-            assert [content(f) for f in got] == [content(f) for f in sent]
-            assert [isinstance(f, Batch) and f.last for f in got] == [f.last for f in sent]
+                b.flush()
+            for p in got:
+                assert contents(got[p]) == contents(sent[p])
 
     def test_senders_looked_at_last_come_first(self) -> None:
         with self.connect(3) as c:
             a, b, d = (c.endpoint(p) for p in range(3))
-            a.send(2, batch(1))
+            a.send(2, numbered(1))
             b.send(2, Note(1))
-            b.send(2, batch(2))
+            b.send(2, numbered(2))
             got = d.receive(last=(1,))
-            assert [(s, type(f)) for s, f in got] == [(1, Note), (1, Batch), (0, Batch)]
+            assert [(s, type(f)) for s, f in got] == [(1, Note), (1, Slice), (0, Slice)]
 
     def test_what_the_controller_said_first_is_seen_first(self) -> None:
         """A tells C and then B; B tells C. C, asleep or not, sees A's word before B's, also where the way is full.
@@ -640,8 +558,8 @@ class Contract:
     def test_nothing_is_waited_for_where_something_is_there(self) -> None:
         with self.connect(2) as c:
             a, b = c.endpoint(0), c.endpoint(1)
-            a.send(1, batch(1))
-            assert b.wait(PATIENCE) and instances(b.receive()) == [1]  # does not run into the test's own limit
+            a.send(1, numbered(1))
+            assert b.wait(PATIENCE) and waves(b.receive()) == [1]  # does not run into the test's own limit
             assert not b.wait(0.0)
 
     def test_no_wake_up_is_lost_in_a_long_ping_pong(self) -> None:
@@ -653,7 +571,7 @@ class Contract:
             for i in range(many):
                 while not (got := end.receive()):
                     assert end.wait(PATIENCE), f"pong {i} was not woken"
-                assert instances(got) == [i]
+                assert waves(got) == [i]
                 end.send(0, got[0][1])
 
         with self.connect(2) as c, children(pong):
@@ -661,21 +579,21 @@ class Contract:
             times = []
             for i in range(many):
                 began = time.perf_counter()
-                end.send(1, batch(i))
+                end.send(1, numbered(i))
                 while not (got := end.receive()):
                     assert end.wait(PATIENCE), f"ping {i} was not woken"
-                assert instances(got) == [i]
+                assert waves(got) == [i]
                 times.append(time.perf_counter() - began)
             assert np.median(times) < 0.1, "there and back takes so long: sleepers are not woken"
 
     def test_waiting_ends_when_the_outbox_moves_on(self) -> None:
         def reader() -> None:
-            receive_all(c.endpoint(1), lambda frames: len(instances(frames)) == 400)
+            receive_all(c.endpoint(1), lambda frames: len(waves(frames)) == 400)
 
         with self.connect(2) as c:
             end = c.endpoint(0)
             for i in range(400):
-                end.send(1, batch(i, width=200))
+                end.send(1, numbered(i, width=200))
             before = end.pending()
             assert before > 0
             with children(reader):
@@ -692,16 +610,16 @@ class Contract:
             def flood() -> None:
                 end = c.endpoint(1)
                 for i in range(10**9):
-                    end.send(0, batch(i, width=300))
+                    end.send(0, numbered(i, width=300))
                     end.wait(1.0) if end.pending() > 50 else None
 
             end, child = c.endpoint(0), Child(flood)
             try:
-                got = instances(receive_all(end, lambda frames: len(instances(frames)) > 200))
+                got = waves(receive_all(end, lambda frames: len(waves(frames)) > 200))
             finally:
                 child.kill()
             while end.wait(0.0):
-                got += instances(end.receive())
+                got += waves(end.receive())
             assert got == list(range(len(got)))
-            end.send(1, batch(1))
+            end.send(1, numbered(1))
             assert not end.wait(0.0)

@@ -1,9 +1,10 @@
 """Endpoint: one party's end of all its rings. Sends without ever waiting, receives whatever is there, sleeps on a bell.
 
     send ──> ring has room? ──yes──> in the ring ──> receiver sleeps? ring its bell
-                    └──no──> outbox (in order) ──flush──> in the ring, when the receiver has given some back
+      │             └──no──> outbox (in order) ──flush──> in the ring, when the receiver has given some back
+      └ large rows of a slice: into the slab, if it has room; their header goes the same way as all frames
 
-    receive: records of all senders ──> batches of one kind are put together, straight from the rings ──> space back
+    receive: records of all senders ──> frames, copied out of the rings (rows in a slab stay there) ──> space back
 
 Nobody ever blocks on a full ring, so two parties that flood each other both go on receiving, and drain.
 
@@ -20,13 +21,13 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from threading import Lock
 
 from ampnet.errors import TransportError
-from ampnet.runtime.transport.frames import Batch, Frame, Note
-from ampnet.runtime.transport.ring import Part, Record, Ring, flat, size_of
-from ampnet.runtime.transport.wire import Arrived, Decoder, Encoder, assemble
+from ampnet.runtime.transport.frames import Frame
+from ampnet.runtime.transport.ring import Part, Record, Ring, copied
+from ampnet.runtime.transport.slab import Slab
+from ampnet.runtime.transport.wire import decode, encode
 
 SPIN = 200e-6
 """Seconds to look out for something before sleeping."""
@@ -38,24 +39,21 @@ PATIENT = 127
 """How often at most looking out is left out after it was in vain."""
 
 
-@dataclass(slots=True, eq=False)
 class Way:
-    """Both ways between this party and another one."""
+    """Both ways between this party and another one. ``bell`` is the other's."""
 
-    ring_in: Ring
-    ring_out: Ring
-    bell: int
-    """The other's."""
-    encoder: Encoder = field(default_factory=Encoder)
-    decoder: Decoder = field(default_factory=Decoder)
+    def __init__(self, ring_in: Ring, ring_out: Ring, slab_in: Slab, slab_out: Slab, bell: int) -> None:
+        self.ring_in, self.ring_out, self.bell = ring_in, ring_out, bell
+        self.slab_in, self.slab_out = slab_in, slab_out
 
 
 class Endpoint:
     """What party ``party`` sends and receives by. Made by `Mesh.endpoint`; one thread of one process uses it.
 
-    Guarantees: frames of one sender arrive once, whole and in order. What was received is the receiver's own copy;
-    what was sent may not be changed before it has left the outbox, which holds for messages anyway (a payload that
-    was sent is never written to again, see `ampnet.message`) and is taken care of for notes.
+    Guarantees: frames of one sender arrive once, whole and in order, whatever their kinds. What was received is the
+    receiver's own: nobody else writes to it as long as a tensor of it exists. Arrays of a note and rows of a slice may
+    be overwritten as soon as `send` has returned: what has to wait in the outbox is copied (rows lie in an arena, whose
+    memory the next wave uses again).
     """
 
     def __init__(
@@ -91,16 +89,10 @@ class Endpoint:
         if way is None:
             raise TransportError(f"party {self.party} cannot send to party {to}; it can to {sorted(self._ways)}")
         box = self._outbox[to]
-        records = way.encoder.encode(frame)
+        record = encode(frame, way.slab_out)
         self.writing = True
-        for record in records:
-            if (not box or self._drain(box)) and self._write(to, way, record):
-                continue
-            if isinstance(frame, Note):  # its arrays may be changed once this returns
-                record = [bytes(flat(part)) for part in record]
-            elif size_of(record) > way.ring_out.largest:
-                record = [flat(part) for part in record]
-            box.append((to, record))
+        if (box and not self._drain(box)) or not self._write(to, way, record):
+            box.append((to, [copied(part) for part in record]))
         self.writing = False
 
     def flush(self) -> bool:
@@ -114,6 +106,14 @@ class Endpoint:
     def pending(self) -> int:
         """How many records wait in the outbox."""
         return sum(map(len, self._boxes))
+
+    def overflows(self) -> int:
+        """How many slices with large rows found no room in a slab and went through a ring."""
+        return sum(way.slab_out.overflows for way in self._ways.values())
+
+    def held(self) -> int:
+        """How many slices that were received here have rows in a slab, and a tensor over them still exists."""
+        return sum(way.slab_in.held() for way in self._ways.values())
 
     def _drain(self, box: deque[tuple[int, Record]]) -> bool:
         while box:
@@ -136,53 +136,30 @@ class Endpoint:
 
     # Receiving.
 
-    def receive(self, last: Sequence[int] = (), *, merge: bool = True) -> list[tuple[int, Frame]]:
+    def receive(self, last: Sequence[int] = ()) -> list[tuple[int, Frame]]:
         """All that has arrived: (sender, frame), in order for each sender.
-
-        With ``merge``, batches of one kind (target, direction, training or not, fields, dtype and shape of a row) are
-        put together, also those of different senders; the sender named is the first one's. A batch never changes places
-        with a note of its sender.
 
         Senders named in ``last`` are looked at last, and what they sent comes first. So where such a sender told
         something to this party before it told another one, who sent a frame here thereafter, this party sees what
         it was told before it sees the frame. (This needs a `causal` endpoint at that sender.)
         """
-        read: list[Ring] = []
-        frames = self._take([p for p in self._ways if p not in last] if last else self._ways, read, merge)
-        if last:
-            frames = self._take(last, read, merge) + frames
-        for ring in read:
-            ring.release()
-        return frames
+        frames = self._take([p for p in self._ways if p not in last] if last else self._ways)
+        return self._take(last) + frames if last else frames
 
-    def _take(self, senders: Iterable[int], read: list[Ring], merge: bool) -> list[tuple[int, Frame]]:
-        out: list[tuple[int, Note | list[Arrived]]] = []
-        open_batches: dict[tuple[object, ...], tuple[int, list[Arrived]]] = {}
+    def _take(self, senders: Iterable[int]) -> list[tuple[int, Frame]]:
+        out: list[tuple[int, Frame]] = []
         for sender in senders:
             way = self._ways[sender]
             ring = way.ring_in
             if not ring.ready():
                 continue
-            read.append(ring)
-            decode = way.decoder.decode
-            floor = -1
             try:
                 while (record := ring.read()) is not None:
-                    frame = decode(record)
-                    if isinstance(frame, Arrived):
-                        place, parts = open_batches.get(frame.key, (-1, None)) if merge else (-1, None)
-                        if parts is not None and place > floor:
-                            parts.append(frame)
-                        else:
-                            parts = [frame]
-                            open_batches[frame.key] = len(out), parts
-                            out.append((sender, parts))
-                    elif frame is not None:
-                        floor = len(out)
-                        out.append((sender, frame))
+                    out.append((sender, decode(record, way.slab_in)))
             except TransportError as error:
                 raise TransportError(f"party {self.party} cannot read what party {sender} sent: {error}") from error
-        return [(sender, _batch(item) if isinstance(item, list) else item) for sender, item in out]
+            ring.release()
+        return out
 
     # Sleeping.
 
@@ -257,8 +234,3 @@ class Endpoint:
         for box in self._boxes:
             box.clear()
         self._ways, self._rings_in = {}, []
-
-
-def _batch(parts: list[Arrived]) -> Batch:
-    first = parts[0]
-    return Batch(first.target, first.direction, assemble(parts), first.last)

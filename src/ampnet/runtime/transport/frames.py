@@ -1,8 +1,9 @@
 """Frames: what travels between the processes of a run.
 
-A `Batch` is messages for an end of the graph; it is all of the traffic in numbers and bytes. A `Note` is everything
-else: a few words (as JSON) and named arrays: losses, structures, retirements, errors, events. What the numbers mean
-(``target``, ``kind``) is up to the runtime.
+    Slice   rows of a crossing, or their gradients, from worker to worker: nearly all of the bytes
+    Note    all else: a few words (as JSON) and named arrays: instances, losses, errors, events
+
+What the number of a note means (``kind``) is up to the runtime. Those of a slice are explained in `ampnet.wave.slice`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ampnet.message import Messages
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Messages for a target (a number the runtime gives to each end of an edge), going one way."""
-
-    target: int
-    """0 or more."""
-    direction: int
-    """0 forward, 1 backward (`ampnet.nodes.node.Direction`)."""
-    messages: Messages
-    last: bool = False
-    """Whether what was sent together (all messages of an instance, say) ends with it."""
+from ampnet.wave.slice import Slice
 
 
 @dataclass(slots=True, eq=False)
@@ -39,4 +27,4 @@ class Note:
     """Arrays come back as arrays and tensors as tensors, of the same dtype and shape."""
 
 
-Frame = Batch | Note
+Frame = Note | Slice

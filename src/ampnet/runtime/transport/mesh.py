@@ -3,7 +3,7 @@
 All of it is made in one process before the others are forked from it, and inherited: nothing has a name, so nothing
 is left behind whoever is killed.
 
-                 to 0        to 1        to 2              each way a ring in shared memory of its own
+                 to 0        to 1        to 2              each way a ring in shared memory, and a slab for large rows
     from 0         .       ring 0>1    ring 0>2            each party a bell (an eventfd, to be woken by)
     from 1     ring 1>0        .       ring 1>2                       and a flag: "I sleep, ring the bell"
     from 2     ring 2>0    ring 2>1        .
@@ -12,8 +12,8 @@ is left behind whoever is killed.
     if os.fork() == 0:
         endpoint = mesh.endpoint(1) ...
 
-A ring's memory is taken from the machine when it is first written to; a ring that is kept empty touches little of it
-(see `ampnet.runtime.transport.ring`).
+Memory is taken from the machine when it is first written to; a ring or slab that is kept empty touches little of its
+own (see `ampnet.runtime.transport.ring` and `slab`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from types import TracebackType
 from ampnet.errors import TransportError
 from ampnet.runtime.transport.endpoint import FLAG, SPIN, Endpoint, Way
 from ampnet.runtime.transport.ring import LINE, Ring
+from ampnet.runtime.transport.slab import Slab
 
 CAPACITY = 8 << 20
+SLAB = 16 << 20
 
 
 class Mesh:
-    """Rings between all of ``parties``, ``capacity`` bytes each. Make it before forking; close it in every process."""
+    """Rings of ``capacity`` bytes and slabs of ``slab`` bytes between all ``parties``. Make it before forking; close it
+    in every process.
+    """
 
-    def __init__(self, parties: int, capacity: int = CAPACITY) -> None:
+    def __init__(self, parties: int, capacity: int = CAPACITY, slab: int = SLAB) -> None:
         if platform.machine() not in ("x86_64", "AMD64"):
             raise TransportError(
                 f"rings in shared memory rely on the memory order of x86; this is a machine of {platform.machine()}"
@@ -43,6 +47,7 @@ class Mesh:
         self._memory: list[mmap.mmap] = []
         self._views: list[memoryview] = []
         self._rings: dict[tuple[int, int], Ring] = {}
+        self._slabs: dict[tuple[int, int], Slab] = {}
         self._bells: list[int] = []
         try:
             self._flags = self._share(8 * FLAG * parties).cast("q")
@@ -51,7 +56,10 @@ class Mesh:
                 self._bells.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
                 for receiver in range(parties):
                     if sender != receiver:
-                        self._rings[sender, receiver] = Ring(self._share(Ring.size(self.capacity)))
+                        size = Ring.size(self.capacity)
+                        memory = self._share(size + slab // LINE * LINE)
+                        self._rings[sender, receiver] = Ring(memory[:size])
+                        self._slabs[sender, receiver] = Slab(memory[size:])
         except BaseException:
             self.close()
             raise
@@ -72,23 +80,26 @@ class Mesh:
             raise TransportError(f"there is no party {party}; there are {self.parties}")
         if spin is None:
             spin = SPIN if self.parties <= len(os.sched_getaffinity(0)) else 0.0
-        others = [p for p in range(self.parties) if p != party]
-        ways = {p: Way(self._rings[p, party], self._rings[party, p], self._bells[p]) for p in others}
+        ways = {}
+        for other in range(self.parties):
+            if other != party:
+                there, back = (party, other), (other, party)
+                rings, slabs = (self._rings[back], self._rings[there]), (self._slabs[back], self._slabs[there])
+                ways[other] = Way(*rings, *slabs, self._bells[other])
         return Endpoint(party, ways, self._flags, self._bells[party], causal=causal, spin=spin)
 
     def close(self) -> None:
         """Let go of all memory and bells in this process. Endpoints must not be used any more."""
-        for ring in self._rings.values():
-            ring.close()
-        ends = [view.release for view in reversed(self._views)] + [memory.close for memory in self._memory]
+        ends = [ring.close for ring in self._rings.values()] + [slab.close for slab in self._slabs.values()]
+        ends += [view.release for view in reversed(self._views)] + [memory.close for memory in self._memory]
         for end in ends:
             try:
                 end()
-            except BufferError:  # a traceback still holds a view of a record; the memory goes with it
+            except BufferError:  # a tensor is in a slab, or a traceback has a view of a record: it goes with them
                 continue
         for bell in self._bells:
             os.close(bell)
-        self._rings, self._views, self._memory, self._bells = {}, [], [], []
+        self._rings, self._slabs, self._views, self._memory, self._bells = {}, {}, [], [], []
 
     def __enter__(self) -> Mesh:
         return self

@@ -39,7 +39,7 @@ Record = list[Part]
 LINE = 64
 DATA = 256
 SMALLEST = 1024
-FRESH = 256 << 10
+FRESH = 512 << 10
 
 _WRITTEN, _GIVEN_BACK = 0, 16  # in words
 _SKIP = -1
@@ -266,3 +266,8 @@ def flat(part: Part) -> memoryview:
         return np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
     view = memoryview(part)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def copied(part: Part) -> bytes:
+    """The bytes of a part one after the other; always a copy, and only one."""
+    return part.tobytes() if isinstance(part, np.ndarray) else bytes(flat(part))

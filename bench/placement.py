@@ -1,0 +1,125 @@
+"""Placement: what it expects beside what is got: ``python -m bench.placement [NAME ...] --workers 2 4 8``.
+
+    one core           the inline runtime, waves of one update each                                 1
+    --workers 2        a plain cut by measured costs                                   expected 1.5   got 1.4
+    --replicate gru=2  the copies and tiles that placement proposes for so many workers
+    --replicas 2       for comparison: copies of the whole model
+
+Two waves for each worker are in flight; all rows have updates of the same size. "busy" is the share of the time in
+which each worker computes, as expected and as got. On a machine that is busy with other things, only expectations hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ampnet import Inline, Instance, Processes, Update, replicate, tile
+from ampnet.data import generated
+from ampnet.lang import Compiled, compile
+from ampnet.models import Mlp, Qm9
+from ampnet.placement import Trial, place
+from ampnet.placement.units import around
+from ampnet.placement.ways import Way, Ways, best
+from ampnet.runtime.runtime import Runtime
+from bench.replicas import sequences, trees
+
+Made = tuple[Compiled, list[Instance]]
+
+
+def molecules(hidden: int) -> Made:
+    torch.manual_seed(0)
+    data = list(generated.molecules(1024, 0, most_atoms=27))
+    graph = compile(Qm9(10, hidden), *data[0])
+    return graph, [graph.instance(*d) for d in data]
+
+
+def images() -> Made:
+    torch.manual_seed(0)
+    data = list(generated.images(3200, 0, 784))
+    graph = compile(Mlp(784, 10), *data[0])
+    return graph, [graph.instance(*d) for d in data]
+
+
+WORKLOADS: dict[str, tuple[Callable[[], Made], int]] = {
+    "mnist": (images, 100),
+    "sst": (trees, 25),
+    "qm9-100": (partial(molecules, 100), 32),
+    "qm9-200": (partial(molecules, 200), 32),
+    "list-reduction": (sequences, 1),
+}
+"""What is trained, and instances of an update, and of a wave."""
+
+
+def rate(runtime: Runtime, instances: list[Instance], seconds: float) -> float:
+    """Instances a second: the best of three stretches."""
+    runtime.rehearse(instances)
+    runtime.train(instances)
+    rates = []
+    for _ in range(3):
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds / 3:
+            count += runtime.train(instances).instances
+        rates.append(count / (time.perf_counter() - began))
+    return max(rates)
+
+
+def measure(way: Way, make: Callable[[], Made], wave: int, update: Update, seconds: float) -> tuple[float, list[float]]:
+    """Instances a second, and how busy each worker was."""
+    graph, instances = make()
+    for name, count in way.tiles.items():
+        tile(graph, name, count)
+    for nodes, count in [(around(graph, name), count) for name, count in way.copies.items()]:
+        replicate(graph, nodes, count, sync="shared")
+    if way.replicas > 1:
+        replicate(graph, None, way.replicas, route="shortest", sync="shared")
+    hosts = place(graph, way.workers, None, way.costs)
+    flight = 2 * way.workers * wave
+    with Processes(graph, workers=way.workers, affinity=hosts, update=update, max_active_keys=flight) as runtime:
+        return rate(runtime, instances, seconds), list(runtime.stats().busy)
+
+
+def run(name: str, counts: list[int], seconds: float) -> dict[str, Any]:
+    """All rows of a workload."""
+    make, wave = WORKLOADS[name]
+    graph, instances = make()
+    update = Update(partial(torch.optim.Adam, lr=1e-3, fused=True), wave, "instances")
+    with Inline(graph, update=update, max_active_keys=wave) as runtime:
+        one = rate(runtime, instances, seconds)
+    costs = Trial(graph, update=update, max_active_keys=wave).run(instances[: max(32, 4 * wave)])
+    print(f"\n{name}: one core {one:,.0f}/s; a trial says {costs.instances / costs.alone:,.0f}/s", flush=True)
+    out: dict[str, Any] = {"one": one, "nodes": costs.seconds, "beside": costs.beside, "alone": costs.alone}
+    ways = Ways(graph, costs, len(os.sched_getaffinity(0)))
+    for workers in counts:
+        proposed = best(ways.with_copies(workers))
+        for way in (ways.of_workers(workers), *([proposed] if proposed else []), ways.of_workers(workers, workers)):
+            got, busy = measure(way, make, wave, update, seconds)
+            shares = " ".join(f"{e:.0%}/{g:.0%}" for e, g in zip(way.expected.busy, busy, strict=False))
+            print(f"  {way.options():56} expected {way.speedup:4.2f}  got {got / one:4.2f}  busy {shares}", flush=True)
+            out[way.options()] = {"expected": way.speedup, "got": got / one, "busy": busy}
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", default=list(WORKLOADS), help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument("--workers", nargs="+", type=int, default=[2], metavar="N", help="(default: 2)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each row (default: 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {name: run(name, given.workers, given.seconds) for name in given.names}
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

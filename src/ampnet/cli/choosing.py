@@ -1,0 +1,256 @@
+"""Choosing: how many workers, replicas and tiles to train with, from a trial before the training.
+
+    settings ──> trial on the plain model ──> ways (`ampnet.placement.ways`) ──> the one that is asked for, or the best
+
+        --workers 2                      a plain cut; what else would be faster is said with it
+        --workers auto                   the best cut, with copies and tiles of single nodes where they pay
+        --replicas auto                  the best number of copies of the whole model
+        --workers auto --replicas auto   the best of all
+
+What was chosen, what it is expected to give, and what would have been the alternative is one line:
+
+    placement: 2 workers, 1.5 x one core expected, bounded by worker 1: node 'gru' has 82 % of its time; \
+    --workers 2 --replicate gru=2: 1.6 x; --replicas 2: 1.9 x
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from ampnet.data import Dataset
+from ampnet.errors import GraphError
+from ampnet.experiments.kept import Kept
+from ampnet.experiments.running import policies
+from ampnet.experiments.settings import Training
+from ampnet.experiments.workload import Facts, Workload
+from ampnet.graph import Graph
+from ampnet.lang import Compiled
+from ampnet.nodes.loss import Loss
+from ampnet.placement import Costs, Trial, peek
+from ampnet.placement.expect import largest, what_bounds
+from ampnet.placement.memory import PROCESS, shown
+from ampnet.placement.units import around
+from ampnet.placement.ways import PAYS, Way, Ways, best, numbers
+
+_TRIED = 256
+"""Instances of a trial at most."""
+_BUSY = 0.75
+"""Share of its time from which on a process is what a run waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, and what else there was."""
+
+    way: Way
+    others: tuple[Way, ...]
+    """Ways of another kind that are worth a word."""
+
+    def line(self) -> str:
+        """For people."""
+        way, reason = self.way, self.way.costs.reason
+        found = f"placement: {_words(way)}"
+        if way.workers > 1:
+            found += f", {way.speedup:.1f} x one core expected, {way.expected.words()}"
+        found += "".join(f"; {other.options()}: {other.speedup:.1f} x" for other in self.others)
+        return found if reason is None else f"{found}; guessed from parameters, {reason}"
+
+    def plain(self) -> dict[str, Any]:
+        """For programs."""
+        others = [{"options": other.options(), "speedup": other.speedup} for other in self.others]
+        costs = self.way.costs
+        return {
+            "options": self.way.options(),
+            "expected": asdict(self.way.expected),
+            "others": others,
+            "guessed": costs.reason,
+            "wave": {"instances": costs.instances, "seconds": costs.total, "nodes": dict(costs.seconds)},
+        }
+
+
+def choose(workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts) -> Choice | None:
+    """What to train with. None where that is settled, and nothing is expected of it: one process, or a worker for each
+    replica of the whole model. Raises `GraphError` where nodes do not fit into the memory of workers."""
+    if not _is_open(settings):
+        return None
+    graph, cores = workload.build(settings, facts), len(os.sched_getaffinity(0))
+    torch.set_num_threads(settings.threads)
+    costs, making, waves = _measured(workload, settings, data, facts, graph, cores)
+    ways = Ways(graph, costs, cores, settings.memory_per_worker, waves, making)
+    auto = settings.workers == "auto" or settings.replicas == "auto"
+    asked = list(_asked(ways, settings, graph))
+    way = best(asked) if auto else asked[0]
+    if way is None:
+        limit = shown(settings.memory_per_worker or 0)
+        raise GraphError([f"this model does not fit on {cores} workers, one for each core, of {limit} each"])
+    return Choice(way, tuple(_others(ways, settings, way)))
+
+
+def chosen(settings: Training, way: Way) -> Training:
+    """The settings with what was chosen."""
+    mine = settings.replicate is not None or bool(settings.tile)  # asked for by hand
+    replicas = max(way.copies.values(), default=1) if isinstance(settings.replicate, tuple) else way.replicas
+    return replace(
+        settings,
+        workers=way.workers,
+        replicas=replicas,
+        replicate=settings.replicate if mine or not way.copies else dict(way.copies),
+        tile=settings.tile if mine else dict(way.tiles),
+    )
+
+
+def bounded(busy: Sequence[float], controller: float, choice: Choice | None, hosts: Mapping[str, int]) -> str:
+    """What a run has waited for, from the share of time in which each worker, and the controller, worked."""
+    worker = max(range(len(busy)), key=lambda i: busy[i])
+    if controller > max(_BUSY, busy[worker]):
+        return "bounded by the controller"
+    if choice is None or choice.way.workers == choice.way.replicas:
+        return "bounded by the work of the replicas"
+    if busy[worker] < _BUSY:
+        return "bounded by waiting for crossings: more in flight (--max-active-keys) would help"
+    costs, first = choice.way.costs, worker % (choice.way.workers // choice.way.replicas)
+    named = {name: hosts[name if name in hosts else f"{name}#1"] for name in costs.seconds}  # of the first replica
+    node = largest(costs, named, first)
+    share = costs.own(node) / costs.loads(named, len(busy))[first]
+    return f"bounded by {what_bounds(worker, node, share)}"
+
+
+def _is_open(settings: Training) -> bool:
+    """Whether something is to be chosen, or nodes to be placed by what they cost."""
+    if settings.device != "cpu" or settings.workers == 1:
+        return False
+    if settings.workers == "auto" or settings.replicas == "auto":
+        return True
+    workers, copies = settings.complete().workers, settings.replicas
+    assert isinstance(workers, int)
+    assert isinstance(copies, int)
+    parted = workers > 1 if settings.replicate is not None or copies == 1 else workers > copies
+    return parted and (settings.replicate is not None or workers % copies == 0)
+
+
+def _measured(
+    workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, graph: Compiled, cores: int
+) -> tuple[Costs, float, int | None]:
+    """The costs of a wave of the plain model; seconds to make an instance, if each is made when it is pumped; and the
+    waves in flight, if their number is limited."""
+    alone = replace(settings, workers=1, replicas=1, replicate=None).complete()
+    assert isinstance(alone.max_active_keys, int)
+    for node in graph.nodes.values():
+        if isinstance(node, Loss):
+            node.on_nan = settings.on_nan
+    update, updates = policies(alone, graph)
+    wave, waves = _wave(settings, alone, cores)
+    count = min(_TRIED, max(32, 4 * wave))
+    began = time.perf_counter()
+    some, _ = peek(workload.instances(graph, alone, facts, data, "train", epoch=1), count)
+    making = (time.perf_counter() - began) / max(1, len(some))
+    common: dict[str, Any] = {"update": update, "updates": updates, "precision": alone.precision}
+    costs = Trial(graph, **common, max_active_keys=alone.max_active_keys, wave_size=wave).run(some)
+    if wave < min(alone.max_active_keys, len(some)) and costs.reason is None:
+        whole = Trial(graph, **common, max_active_keys=alone.max_active_keys, wave_size=alone.wave_size).run(some)
+        costs = replace(costs, alone=whole.alone * costs.instances / whole.instances)
+    kept = Kept(workload, settings, data, facts, graph).holds("train")
+    return costs, 0.0 if kept else making, waves
+
+
+def _wave(settings: Training, alone: Training, cores: int) -> tuple[int, int | None]:
+    """Instances of a wave on workers, and waves in flight where their number is limited."""
+    assert isinstance(alone.max_active_keys, int)
+    size = settings.wave_size or alone.max_active_keys
+    if not settings.max_active_keys or settings.max_active_keys == "auto":
+        return size, None
+    workers = settings.workers if isinstance(settings.workers, int) else cores
+    size = settings.wave_size or min(size, -(-settings.max_active_keys // (2 * workers)))
+    return size, max(1, settings.max_active_keys // size)
+
+
+def _asked(ways: Ways, settings: Training, graph: Graph) -> Iterator[Way]:
+    """The ways among which the settings leave a choice; where they leave none, the one."""
+    workers, replicas, cores = settings.workers, settings.replicas, ways.cores
+    auto = workers == "auto" or replicas == "auto"
+    if auto and replicas in (1, "auto") and _fits(ways):
+        yield ways.one()
+    if settings.replicate is not None or settings.tile:  # by hand
+        if not auto:
+            count = settings.complete().workers
+            assert isinstance(count, int)
+            yield ways.given(count, _parts(graph, settings, count), settings.tile)
+        for count in numbers(cores) if auto else ():
+            with suppress(GraphError):
+                yield ways.given(count, _parts(graph, settings, count), settings.tile)
+    elif workers == "auto":
+        if replicas == "auto":
+            yield from ways.whole(parted=True)
+        if replicas in (1, "auto"):
+            yield from ways.splits()
+        else:
+            assert isinstance(replicas, int)
+            for parts in range(1, max(1, cores // replicas) + 1):
+                with suppress(GraphError):
+                    yield ways.of_workers(parts * replicas, replicas)
+    elif replicas == "auto":
+        counts = numbers(cores) if workers is None else [n for n in range(1, workers + 1) if workers % n == 0]
+        for count in counts:
+            with suppress(GraphError):
+                yield ways.of_workers(count if workers is None else workers, count)
+    else:
+        assert isinstance(workers, int)
+        yield ways.of_workers(workers, replicas)
+
+
+def _fits(ways: Ways) -> bool:
+    """Whether the model fits into one process."""
+    return ways.limit is None or sum(ways.costs.memory.values()) <= ways.limit - PROCESS
+
+
+def _parts(graph: Graph, settings: Training, workers: int) -> dict[tuple[str, ...], int]:
+    """Sets of nodes that are copied together, and how many copies there are."""
+    given = settings.replicate
+    if isinstance(given, Mapping):
+        return {tuple(around(graph, name)): count for name, count in given.items()}
+    names = tuple(n for n in graph.nodes if any(n == p or fnmatchcase(n, p) for p in given or ()))
+    return {names: workers if settings.replicas == "auto" else settings.replicas} if names else {}
+
+
+def _others(ways: Ways, settings: Training, way: Way) -> Iterator[Way]:
+    """What would be faster at the same number of workers, or what the other kind of parallelism would give."""
+    workers = way.workers if way.workers > 1 else ways.cores
+    if workers < 2 or ways.costs.reason is not None:
+        return
+    by_hand = settings.replicate is not None or settings.tile
+    if way.replicas == 1 and not way.changes and not by_hand:
+        found = best(_quietly(lambda: ways.of_workers(workers), lambda: ways.with_copies(workers)))
+        if found is not None and (found.changes or way.workers == 1) and found.speedup > PAYS * way.speedup:
+            yield found
+    if way.replicas == 1:
+        yield from _quietly(lambda: ways.of_workers(workers, workers))
+    elif settings.replicas == "auto":
+        yield from _quietly(lambda: ways.of_workers(workers))
+
+
+def _quietly(*make: Callable[[], Way | Iterable[Way]]) -> Iterator[Way]:
+    """Those that fit into memory."""
+    for one in make:
+        with suppress(GraphError):
+            found = one()
+            yield from (found,) if isinstance(found, Way) else found
+
+
+def _words(way: Way) -> str:
+    """What it is, in words."""
+    if way.workers == 1:
+        return "one process"
+    parts = way.workers // way.replicas
+    if way.replicas > 1:
+        return f"{way.replicas} replicas" + (f" of {parts} workers each" if parts > 1 else "")
+    changes = [f"{count} copies of {name}" for name, count in way.copies.items()]
+    changes += [f"{count} tiles of {name}" for name, count in way.tiles.items()]
+    return f"{way.workers} workers" + (f" with {', '.join(changes)}" if changes else "")

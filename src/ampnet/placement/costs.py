@@ -1,0 +1,176 @@
+"""Costs: what one wave costs, node by node, and what crosses where nodes are on several workers.
+
+    worker 0    [embedding 3 ms]──┐ rows of a site cross once for each round in which they are read ...
+    worker 1                      └──>[cell 9 ms][classify 1 ms]          ... and so do their gradients, back
+
+    load of a worker = seconds of its nodes: forward, backward, collecting gradients, updates
+                     + for every crossing, at the sender and at the receiver: HOP + bytes / BYTES
+                     + for every operation of its nodes: laying it out, the player's loop (`beside`)
+
+A **unit** is a set of nodes that have to be on one worker to stay as cheap as they were measured
+(`ampnet.placement.units`). A view with several readers is made, as rows, where one of them is on another worker. Nodes
+that only send rows about cost nothing, and are in no table here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from ampnet.graph import Graph
+from ampnet.placement.memory import memory_of
+from ampnet.update.policy import Update
+
+HOP = 30e-6
+"""Seconds that a crossing takes of each of the two workers: a third to send or receive it (bench/hops.py), the rest is
+its operation."""
+BYTES = 5e9
+"""Bytes of rows that each of them copies in a second, at sizes that do not stay in caches; likewise."""
+COPIED = 4e9
+"""Bytes a second of rows that are made only because they cross."""
+
+Key = TypeVar("Key")
+_In = TypeVar("_In", contravariant=True)
+Site = tuple[str, int]
+"""A node and the output port that its rows leave by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Rows of a site that one node reads in a wave."""
+
+    rounds: float = 0.0
+    """Rounds of the site of which rows are read."""
+    bytes: float = 0.0
+
+    def part(self, of: int) -> Flow:
+        """The share of one of several copies: as many rounds, fewer rows."""
+        return Flow(self.rounds, self.bytes / of)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Rows that a site makes in a wave, and who reads them."""
+
+    bytes: float
+    readers: Mapping[str, Flow]
+    """By node."""
+    still: bool = False
+    """Whether nobody wants their gradients."""
+    view: bool = False
+    """Whether they are made only where a reader is on another worker."""
+
+    def crossing(self, readers: Iterable[str]) -> Flow:
+        """What crosses to a worker that hosts these readers: each row once."""
+        flows = [self.readers[name] for name in readers]
+        return Flow(max(f.rounds for f in flows), min(self.bytes, sum(f.bytes for f in flows)))
+
+
+class _Where(Protocol[_In]):
+    """The worker of each key: a mapping, or a list by number."""
+
+    def __getitem__(self, key: _In, /) -> int: ...
+
+
+class Crossings(Generic[Key]):
+    """What it costs to bring the rows of a site to its readers, which may be put together: in nodes, or in units."""
+
+    __slots__ = ("at", "home", "making", "readers", "size", "ways")
+
+    def __init__(self, made: Made, home: Key, readers: Mapping[Key, Sequence[str]]) -> None:
+        self.home, self.size, self.ways = home, made.bytes, 1 if made.still else 2
+        self.readers = [(key, made.crossing(names)) for key, names in readers.items()]
+        self.making = 2 * made.bytes / COPIED if made.view else 0.0
+        self.at: list[tuple[int, float]] = []
+        """What is counted now, for whoever keeps count."""
+
+    def between(self, where: _Where[Key]) -> list[tuple[int, float]]:
+        """Seconds by worker, if everybody is there. Each row crosses once to a worker, whoever reads it there."""
+        home, away = where[self.home], dict[int, tuple[float, float]]()
+        for key, flow in self.readers:
+            worker = where[key]
+            if worker != home:
+                rounds, size = away.get(worker, (0.0, 0.0))
+                away[worker] = (flow.rounds if flow.rounds > rounds else rounds, size + flow.bytes)
+        if not away:
+            return []
+        ways, most = self.ways, self.size
+        out = [(w, ways * (rounds * HOP + min(size, most) / BYTES)) for w, (rounds, size) in away.items()]
+        return [*out, (home, sum([seconds for _, seconds in out]) + self.making)]
+
+
+@dataclass(slots=True)
+class Costs:
+    """What a wave costs. Numbers are means over the waves of a trial, or guesses (`reason`)."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By node, in topological order."""
+    made: dict[Site, Made] = field(default_factory=dict)
+    operations: dict[str, float] = field(default_factory=dict)
+    """By node: operations of a wave, both directions."""
+    beside: float = 0.0
+    """Seconds of a wave on one worker that belong to no node: laying out, the loop, checking gradients."""
+    alone: float = 0.0
+    """Seconds of a wave in one process, from pumping it to its end; 0: not measured."""
+    instances: float = 1.0
+    """Instances of a wave."""
+    units: list[frozenset[str]] = field(default_factory=list)
+    """Sets of nodes that share a worker. A node that is in none is one by itself."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """By node: bytes of its parameters, the sums of their gradients, and what its optimizer keeps."""
+    reason: str | None = None
+    """Why they are guessed; None: they were measured."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of a wave on one core."""
+        return self.alone or sum(self.seconds.values()) + self.beside
+
+    @property
+    def each(self) -> float:
+        """Seconds beside the nodes for each operation."""
+        return self.beside / max(1.0, sum(self.operations.values()))
+
+    def own(self, name: str) -> float:
+        """Seconds of a node, what is done beside it included."""
+        return self.seconds[name] + self.each * self.operations.get(name, 0.0)
+
+    def loads(self, hosts: Mapping[str, int], workers: int) -> list[float]:
+        """Seconds of a wave at each worker."""
+        out = [0.0] * workers
+        for name in self.seconds:
+            out[hosts[name]] += self.own(name)
+        for (name, _), made in self.made.items():
+            readers = {reader: [reader] for reader in made.readers}
+            for worker, seconds in Crossings(made, name, readers).between(hosts):
+                out[worker] += seconds
+        return out
+
+    def folded(self, graph: Graph) -> Costs:
+        """The same with the copies of a whole model put together, by the names they are copies of."""
+        called = graph.called
+        out = Costs(beside=self.beside, alone=self.alone, instances=self.instances, reason=self.reason)
+        for mine, given in ((out.seconds, self.seconds), (out.operations, self.operations)):
+            for name, value in given.items():
+                mine[called(name)] = mine.get(called(name), 0.0) + value
+        for (name, port), made in self.made.items():
+            before = out.made.get((called(name), port))
+            readers = dict(before.readers) if before is not None else {}
+            for reader, flow in made.readers.items():
+                other = readers.get(called(reader), Flow())
+                readers[called(reader)] = Flow(other.rounds + flow.rounds, other.bytes + flow.bytes)
+            size = made.bytes + (before.bytes if before is not None else 0.0)
+            out.made[called(name), port] = Made(size, readers, made.still, made.view)
+        out.units = list(dict.fromkeys(frozenset(map(called, unit)) for unit in self.units))
+        out.memory = {called(name): size for name, size in self.memory.items()}
+        return out
+
+
+def guess(graph: Graph, reason: str, policies: Mapping[str, Update | None] | None = None) -> Costs:
+    """Without a trial: nodes cost as much as they have parameters, and a little. ``policies``: as in `memory_of`."""
+    weights = {name: sum(w.numel() for w in n.updater.weights) for name, n in graph.parameterised().items()}
+    most = max(weights.values(), default=1)
+    names = [name for name in graph.order() if graph.nodes[name].role != "route"]
+    seconds = {name: 1e-4 + 1e-2 * weights.get(name, 0) / most for name in names}
+    return Costs(seconds, memory=memory_of(graph, policies), reason=reason)

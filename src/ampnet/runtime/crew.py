@@ -1,0 +1,131 @@
+"""Crew: the worker processes of a runtime, made together and ended together.
+
+    maker's process                                       worker processes
+      main thread     pumps, hears, calls the loader        0   1   2  ...
+      keeper thread   [1] forks ───────────────────────────>│   │   │
+                      [2] looks after them <──pulse─────────┘   │   │       a row of shared memory for each
+                      [3] interrupts the loader if one is lost
+
+[1] The kernel kills a child when the thread that forked it ends. The keeper lives as long as the crew, so workers end
+with their maker whatever they are doing, whichever thread made the runtime, and whoever kills it.
+[2] See `ampnet.runtime.watch`. The main thread looks too, whenever it has nothing else to do.
+[3] A loader may block for ever. While it is called the keeper sends the main thread a signal, whose handler raises. (In
+other threads no Python handler runs: there, a lost worker is noticed when the loader returns.)
+
+A process that was forked from the maker has a copy of all this; there, nothing is done to the workers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
+
+import numpy as np
+
+from ampnet.instance import Instance
+from ampnet.runtime import children
+from ampnet.runtime.watch import LOOK, PULSE, Lost, Watch
+from ampnet.state import Ints
+
+_ALARM = signal.SIGURG
+"""Ignored where nobody handles it: nothing happens if it comes late."""
+
+Work = Callable[[int, Ints], None]
+"""What worker i does, with its row of the pulse."""
+
+
+def most() -> int:
+    """How many workers, or threads of one, may be asked for."""
+    return max(1024, 4 * (os.cpu_count() or 1))
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise a ValueError unless ``value`` is a sensible number of processes or threads."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most():
+        raise ValueError(f"{name} must be a whole number from 1 to {most()} (on this machine), got {value!r}")
+
+
+@contextmanager
+def alarmed(alarm: Callable[[], None]) -> Iterator[None]:
+    """In here, ``alarm`` is called in the main thread, wherever that is, when a worker is lost while it reads. [3]"""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        alarm()
+
+    before = signal.signal(_ALARM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(_ALARM, before)
+
+
+class Crew:
+    """See the head of this file."""
+
+    def __init__(self, workers: int, work: Work, nodes: Sequence[Sequence[str]], stuck_after: float | None) -> None:
+        """Fork ``workers`` processes that call ``work``. ``nodes``, ``stuck_after``: as in `Watch`."""
+        self.maker = os.getpid()
+        self.pids: list[int] = []
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE * (1 + workers * 8 * PULSE // mmap.PAGESIZE))
+        self._pulse: Ints = np.frombuffer(self._memory, dtype=np.int64, count=PULSE * workers).reshape(workers, PULSE)
+        self._errors: list[BaseException] = []
+        self._made, self._over = threading.Event(), threading.Event()
+        self.reading = False
+        """Whether the main thread is in `read`."""
+        self._tasks = [partial(work, number, self._pulse[number]) for number in range(workers)]
+        with children.undisturbed():
+            self._keeper = threading.Thread(target=self._keep, args=(nodes, stuck_after), daemon=True, name="keeper")
+            self._keeper.start()
+            self._made.wait()
+        if self._errors:
+            self.end()
+            raise self._errors[0]
+
+    def _keep(self, nodes: Sequence[Sequence[str]], stuck_after: float | None) -> None:
+        try:
+            while self._tasks:  # [1]
+                self.pids.append(children.fork(self._tasks.pop(0)))
+        except BaseException as error:
+            self._errors.append(error)
+            self._tasks.clear()
+        self.watch = Watch(self.pids, self._pulse, nodes, stuck_after, time.monotonic())
+        self._made.set()
+        main = threading.main_thread().ident
+        while not self._over.wait(LOOK):  # [2]
+            if self.watch.look(time.monotonic()) is not None and self.reading and main is not None:
+                signal.pthread_kill(main, _ALARM)  # [3]
+
+    @property
+    def mine(self) -> bool:
+        """Whether this is the process that made the workers."""
+        return os.getpid() == self.maker
+
+    def look(self) -> Lost | None:
+        """Look after the workers; returns one that is lost."""
+        return self.watch.look(time.monotonic())
+
+    def read(self, source: Iterator[Instance]) -> Instance:
+        """The next of an iterator that may block. [3]"""
+        self.reading = threading.current_thread() is threading.main_thread()
+        try:
+            return next(source)
+        finally:
+            self.reading = False
+
+    def end(self, patience: float = 0.0) -> None:
+        """End the workers: wait up to ``patience`` seconds, then kill them. May be called again."""
+        if self.mine:
+            children.end(self.pids, self.maker, patience)
+            self._over.set()
+            if threading.current_thread() is not self._keeper:
+                self._keeper.join()

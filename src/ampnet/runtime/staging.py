@@ -1,0 +1,91 @@
+"""Staging: pumped instances on their way to the workers that play them.
+
+    pumped ──by number──> team 0 ──cut──> wave 17 ──note──> worker 0, worker 1      the same waves in the same order
+                          team 1 ──cut──> wave 18 ──note──> worker 2
+
+The workers of a team each say when they have played an instance; it retires when all of them have. Where every team has
+one worker only, instances are sent as they come, and workers cut waves themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ampnet.errors import TransportError
+from ampnet.instance import Instance
+from ampnet.plan.team import Team
+from ampnet.replicas.group import Copy
+from ampnet.runtime.cutting import Cutter, rules_of, size_of
+from ampnet.runtime.known import Known
+from ampnet.runtime.parcel import Fields, culprit, pack
+from ampnet.runtime.transport import Note
+from ampnet.state import Column
+
+
+def parted(teams: Sequence[Team]) -> bool:
+    """Whether any team has several workers."""
+    return any(len(team.workers) > 1 for team in teams)
+
+
+class Staging:
+    """Sends instances to the workers of their team."""
+
+    def __init__(
+        self,
+        teams: Sequence[Team],
+        copies: Mapping[str, Copy],
+        places: int,
+        wave_size: int | None,
+        known: Known,
+        inputs: Fields,
+        send: Callable[[int, Note], None],
+    ) -> None:
+        """``places``: instances of a team in flight at most."""
+        self._known, self._inputs, self._send = known, inputs, send
+        self._workers = [team.workers for team in teams]
+        self._parted = parted(teams)
+        self._cutters = [
+            Cutter(wave_size or size_of(team, places), len(team.workers), rules_of(team, copies))
+            if self._parted
+            else Cutter(None, 1)
+            for team in teams
+        ]
+        self._waves = 0
+
+    def stage(self, instances: Mapping[int, Instance], train: bool, stream: int) -> int:
+        """Send instances, all of them for one team. Returns how many workers will play them."""
+        number = next(iter(instances)) % len(self._cutters)
+        self._cutters[number].add(instances, stream, train)
+        self._send_waves(number)
+        return len(self._workers[number])
+
+    def _send_waves(self, number: int) -> None:
+        workers = self._workers[number]
+        for sort, wave in self._cutters[number].cut():
+            self._waves += 1
+            wave_number = self._waves if self._parted else None
+            note = pack(wave, sort, self._known, self._inputs, team=number, wave=wave_number)
+            try:
+                for worker in workers:
+                    self._send(worker, note)
+            except TransportError as error:
+                raise culprit(note, error) from error
+
+    def retired(self, instances: Column) -> None:
+        """These instances are not in flight any more."""
+        for number, count in enumerate(np.bincount(instances % len(self._cutters)).tolist()):
+            if count:
+                self._cutters[number].retired(count)
+                self._send_waves(number)
+
+    def flushed(self) -> None:
+        """A training stream is over, and nodes have been told to apply what they have."""
+        for cutter in self._cutters:
+            cutter.flushed()
+
+    def clear(self) -> None:
+        """Nothing is in flight any more."""
+        for cutter in self._cutters:
+            cutter.clear()

@@ -1,0 +1,206 @@
+"""Workers: all that is there from the fork to the end: processes, the memory between them, the controller's mail.
+
+[1] parameters, sums of gradients and tables of replicas move into shared memory
+[2] instances that workers are to have from the start are rehearsed, once for all replicas of the whole model
+[3] fork; each worker makes its player and serves (`ampnet.runtime.host`)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ampnet.errors import TransportError
+from ampnet.graph import Graph, Wiring
+from ampnet.instance import Instance
+from ampnet.nodes.products import Precision
+from ampnet.plan.planner import Planner
+from ampnet.runtime import children
+from ampnet.runtime.crew import Crew, check_count
+from ampnet.runtime.events import KINDS, InOrder
+from ampnet.runtime.host import Host, make_quiet
+from ampnet.runtime.known import Known
+from ampnet.runtime.post import Post
+from ampnet.runtime.protocol import Kind
+from ampnet.runtime.shared import share
+from ampnet.runtime.staging import Staging, parted
+from ampnet.runtime.teams import teams_of
+from ampnet.runtime.transport import Mesh, Note
+from ampnet.runtime.watch import DEBUGGED
+from ampnet.state import Ints
+from ampnet.structure import Shelf
+from ampnet.wave.schedule import WAVE_SCHEDULES
+
+_PATIENCE = 2.0
+"""Seconds that workers have to end when they are told to."""
+_IN_HASTE = 0.5
+"""The same when one of them is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How workers are made. Raises ValueError where a setting makes no sense."""
+
+    workers: int
+    threads: int
+    pin: bool
+    stuck_after: float | None
+    capacity: int
+    max_active_keys: int
+    wave_size: int | None
+    schedule: str | None
+    seed: int
+    precision: Precision
+
+    def __post_init__(self) -> None:
+        check_count("workers", self.workers)
+        check_count("threads", self.threads)
+        for name, least in (("max_active_keys", 1), ("wave_size", 1), ("seed", 0), ("capacity", 1024)):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= least) and not (name == "wave_size" and value is None):
+                raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
+        if self.schedule is not None and self.schedule not in tuple(WAVE_SCHEDULES):
+            raise ValueError(f"unknown schedule {self.schedule!r}; there are {', '.join(WAVE_SCHEDULES)}")
+        if self.stuck_after is not None and not self.stuck_after > 0:
+            raise ValueError(f"stuck_after must be a number of seconds above 0, or None; got {self.stuck_after!r}")
+
+    def places(self, teams: int) -> int:
+        """Instances in flight of each team at most, if they are shared out evenly."""
+        return -(-self.max_active_keys // teams)
+
+
+class Workers:
+    """See the head of this file."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        wiring: Wiring,
+        hosts: Mapping[str, int],
+        settings: WorkerSettings,
+        events: InOrder,
+        clock: Callable[[], float],
+        known: Known,
+        rehearsed: Sequence[Instance],
+        *,
+        hear: Callable[[int, Note], None],
+        look: Callable[[], None],
+        on_worker: Callable[[Host], None],
+    ) -> None:
+        """``hosts``: the worker of each node. ``hear``, ``look``: as in `Post`. ``on_worker``: called in each."""
+        self.graph, self.wiring, self.settings, self.clock = graph, wiring, settings, clock
+        self._events, self._known, self._rehearsed, self._on_worker = events, known, rehearsed, on_worker
+        _share(graph)  # [1]
+        self.teams = teams_of(graph, wiring, hosts)
+        self._inputs = {given.name: ("instance", *given.fields) for given in graph.inputs}
+        self._places = settings.places(len(self.teams))
+        self._prepared = self._prepare()  # [2]
+        known.seal()
+        self.mesh = _mesh(settings)
+        teams = [team for team, _ in self.teams]
+        endpoint = self.mesh.endpoint(settings.workers)
+        if not parted(teams):
+            endpoint.spin = 0.0  # workers have something staged: there is no hurry
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        try:
+            self.crew = Crew(settings.workers, self._be_worker, self._names(), settings.stuck_after)  # [3]
+        except BaseException:
+            self.mesh.close()
+            raise
+        self._finalizer = weakref.finalize(self, _let_go, self.crew, self.mesh)
+        self.post = Post(endpoint, settings.workers, events, clock, hear, look)
+        self.staging = Staging(
+            teams, graph.copies, self._places, settings.wave_size, known, self._inputs, self.post.send
+        )
+
+    def _prepare(self) -> Planner | None:
+        """Rehearse for the first replica that has a worker to itself; the others take that over. (Where a team has
+        several workers, each of them rehearses its own part.)"""
+        alone = next(((team, ends) for team, ends in self.teams if len(team.workers) == 1), None)
+        if alone is None or not self._rehearsed:
+            return None
+        team, ends = alone
+        planner = Planner(self.graph, self.wiring, team, team.workers[0], Shelf())
+        with torch.no_grad():
+            planner.rehearse(self._rehearsed, ends)
+        return planner
+
+    def _names(self) -> list[list[str]]:
+        """Of each worker, the nodes of its teams: a worker notes the place of the node that it is in."""
+        teams = [[team for team, _ in self.teams if number in team.workers] for number in range(self.settings.workers)]
+        return [[name for team in some for name in team.nodes] for some in teams]
+
+    def _be_worker(self, number: int, pulse: Ints) -> None:
+        """In the new process: work until told to end."""
+        settings = self.settings
+        make_quiet()
+        children.on_debugger(lambda: pulse.__setitem__(DEBUGGED, 1))
+        torch.set_num_threads(settings.threads)
+        if settings.pin:
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[number % len(cores)]})
+        host = Host(
+            number,
+            f"worker{number}",
+            self.graph,
+            self.wiring,
+            self.teams,
+            self.mesh.endpoint(number),
+            controller=settings.workers,
+            places=self._places,
+            instances=self._known.instances,
+            inputs=self._inputs,
+            kinds=[kind for kind in KINDS if self._events.wants(kind)],
+            pulse=memoryview(pulse),  # type: ignore[arg-type]
+            parent=os.getppid(),
+            clock=self.clock,
+            schedule=settings.schedule,
+            wave_size=settings.wave_size,
+            seed=settings.seed,
+            precision=settings.precision,
+        )
+        host.rehearse(self._rehearsed, self._prepared)
+        self._on_worker(host)
+        host.serve()
+
+    def end(self, *, lost: bool = False) -> None:
+        """End the workers: tell them to, wait a little, kill those that are still there. Where this is not the process
+        that made them, only let go of its copies."""
+        with children.undisturbed():
+            patience = 0.0
+            if self.crew.mine and not self.post.broken:
+                patience = _IN_HASTE if lost else _PATIENCE
+                self.post.everybody(Kind.STOP)
+            self._finalizer.detach()
+            self.crew.end(patience)
+            self.post.endpoint.close()
+            self.mesh.close()
+
+
+def _share(graph: Graph) -> None:
+    tables = [group.table for group in graph.replicas.values() if group.table is not None]
+    shared = iter(share(graph, [tensor for table in tables for tensor in table.tensors()]))
+    for table in tables:
+        table.move([next(shared) for _ in table.tensors()])
+    for node in graph.parameterised().values():
+        node.updater.adopt(node.updater.policy)  # optimizers hold the parameters as they are now
+
+
+def _mesh(settings: WorkerSettings) -> Mesh:
+    try:
+        return Mesh(settings.workers + 1, settings.capacity)
+    except (OSError, ValueError) as error:
+        raise TransportError(f"no shared memory between {settings.workers} workers: {error}. Use fewer") from error
+
+
+def _let_go(crew: Crew, mesh: Mesh) -> None:
+    """A runtime that nobody closed is gone: so go its workers and file descriptors. Nothing in a copy of the maker."""
+    if crew.mine:
+        crew.end()
+        mesh.close()
