@@ -5,7 +5,7 @@
     --replicate gru=2  the copies and tiles that placement proposes for so many workers
     --replicas 2       for comparison: copies of the whole model
 
-Two waves for each worker are in flight; all rows have updates of the same size. "busy" is the share of the time in
+Several waves for each worker are in flight; all rows have updates of the same size. "busy" is the share of the time in
 which each worker computes, as expected and as got. On a machine that is busy with other things, only expectations hold.
 """
 
@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ampnet.data import generated
 from ampnet.lang import Compiled, compile
 from ampnet.models import Mlp, Qm9
 from ampnet.placement import Trial, place
+from ampnet.placement.expect import FLIGHT
 from ampnet.placement.units import around
 from ampnet.placement.ways import Way, Ways, best
 from ampnet.runtime.runtime import Runtime
@@ -44,13 +46,14 @@ def molecules(hidden: int) -> Made:
 
 def images() -> Made:
     torch.manual_seed(0)
-    data = list(generated.images(3200, 0, 784))
-    graph = compile(Mlp(784, 10), *data[0])
-    return graph, [graph.instance(*d) for d in data]
+    data = list(generated.images(6400, 0))
+    graph = compile(Mlp(), *data[0])
+    pixels, labels = torch.stack([x for x, _ in data]), torch.stack([y for _, y in data])
+    return graph, [graph.bucket(100, pixels[i : i + 100], labels[i : i + 100]) for i in range(0, 6400, 100)]
 
 
 WORKLOADS: dict[str, tuple[Callable[[], Made], int]] = {
-    "mnist": (images, 100),
+    "mnist": (images, 1),
     "sst": (trees, 25),
     "qm9-100": (partial(molecules, 100), 32),
     "qm9-200": (partial(molecules, 200), 32),
@@ -65,14 +68,16 @@ def rate(runtime: Runtime, instances: list[Instance], seconds: float) -> float:
     runtime.train(instances)
     rates = []
     for _ in range(3):
-        began, count = time.perf_counter(), 0
-        while time.perf_counter() - began < seconds / 3:
-            count += runtime.train(instances).instances
+        began = time.perf_counter()
+        until = began + seconds / 3
+        count = runtime.train(takewhile(lambda _, until=until: time.perf_counter() < until, cycle(instances))).instances
         rates.append(count / (time.perf_counter() - began))
     return max(rates)
 
 
-def measure(way: Way, make: Callable[[], Made], wave: int, update: Update, seconds: float) -> tuple[float, list[float]]:
+def measure(
+    way: Way, make: Callable[[], Made], wave: int, update: Update, seconds: float, flight: int
+) -> tuple[float, list[float]]:
     """Instances a second, and how busy each worker was."""
     graph, instances = make()
     for name, count in way.tiles.items():
@@ -82,12 +87,13 @@ def measure(way: Way, make: Callable[[], Made], wave: int, update: Update, secon
     if way.replicas > 1:
         replicate(graph, None, way.replicas, route="shortest", sync="shared")
     hosts = place(graph, way.workers, None, way.costs)
-    flight = 2 * way.workers * wave
-    with Processes(graph, workers=way.workers, affinity=hosts, update=update, max_active_keys=flight) as runtime:
+    places = flight * way.workers * wave
+    settings: dict[str, Any] = {"max_active_keys": places, "wave_size": wave if way.replicas == 1 else None}
+    with Processes(graph, workers=way.workers, affinity=hosts, update=update, **settings) as runtime:
         return rate(runtime, instances, seconds), list(runtime.stats().busy)
 
 
-def run(name: str, counts: list[int], seconds: float) -> dict[str, Any]:
+def run(name: str, counts: list[int], seconds: float, flight: int, whole: bool) -> dict[str, Any]:
     """All rows of a workload."""
     make, wave = WORKLOADS[name]
     graph, instances = make()
@@ -100,8 +106,9 @@ def run(name: str, counts: list[int], seconds: float) -> dict[str, Any]:
     ways = Ways(graph, costs, len(os.sched_getaffinity(0)))
     for workers in counts:
         proposed = best(ways.with_copies(workers))
-        for way in (ways.of_workers(workers), *([proposed] if proposed else []), ways.of_workers(workers, workers)):
-            got, busy = measure(way, make, wave, update, seconds)
+        replicas = [ways.of_workers(workers, workers)] if whole else []
+        for way in (ways.of_workers(workers), *([proposed] if proposed else []), *replicas):
+            got, busy = measure(way, make, wave, update, seconds, flight)
             shares = " ".join(f"{e:.0%}/{g:.0%}" for e, g in zip(way.expected.busy, busy, strict=False))
             print(f"  {way.options():56} expected {way.speedup:4.2f}  got {got / one:4.2f}  busy {shares}", flush=True)
             out[way.options()] = {"expected": way.speedup, "got": got / one, "busy": busy}
@@ -113,10 +120,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", default=list(WORKLOADS), help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--workers", nargs="+", type=int, default=[2], metavar="N", help="(default: 2)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each row (default: 3)")
+    parser.add_argument("--flight", type=int, default=FLIGHT, help="waves in flight for each worker (default: 3)")
+    parser.add_argument("--whole", action="store_true", help="also copies of the whole model, for comparison")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found = {name: run(name, given.workers, given.seconds) for name in given.names}
+    found = {name: run(name, given.workers, given.seconds, given.flight, given.whole) for name in given.names}
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -13,7 +13,7 @@ longer than the number of items) holding where the entries of each item begin, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -124,16 +124,6 @@ class Shelf:
         """Which of these instances have their structure here."""
         found: Column = np.isin(instances, self._ids[self._live])
         return found
-
-    def describe(self, instance: int, tell: Callable[[bytes], None]) -> None:
-        """Tell all that is known of an instance's structure, if it has one here."""
-        if not len(self._ids):
-            return
-        slot = int(self._find(np.array([instance]))[0])
-        for name, data in self._data.items():
-            place, size = int(self._place[name][slot]), int(self._size[name][slot])
-            tell(name.encode())
-            tell(data[place : place + size].tobytes())
 
     def at(self, states: States) -> View:
         """The structures of the instances of these states."""

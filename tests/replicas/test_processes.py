@@ -119,6 +119,28 @@ def test_replicas_of_the_whole_model_with_and_without_somebody_who_listens(n: in
     assert_kept(log)
 
 
+@pytest.mark.parametrize("schedule", ["backward-first", "random"])
+@pytest.mark.parametrize("name", ["tree-lstm", "qm9"])
+def test_replicas_of_the_whole_model_that_are_parted_themselves(name: str, schedule: str) -> None:
+    """Three replicas: two with two workers each, and one on a worker that has a part of another."""
+    of, log = case(name), EventLog()
+    graph = of.graph(replicas=3)
+    rng = np.random.default_rng(0)
+    homes = [(0, 1), (2, 3), (3, 3)]
+    affinity = {node: homes[copy.number][int(rng.integers(2))] for node, copy in graph.copies.items()}
+    how: dict[str, Any] = {"update": None, "max_active_keys": 9, "wave_size": 2, "schedule": schedule}
+    with Processes(graph, workers=4, affinity=affinity, listeners=[log], **how) as runtime:
+        stats = [runtime.train(of.instances(graph)) for _ in range(2)]
+        again = runtime.infer(of.instances(graph))
+        assert runtime.controller.teams == 3
+        assert runtime.stats().engine == "waves"
+        assert runtime.stats().instances == 3 * len(of.data)
+        assert not runtime.held()
+    assert [s.loss for s in stats] == pytest.approx([again.loss] * 2, abs=1e-12)
+    assert_close(of.found(graph), {name: 2 * total for name, total in of.want.items()})
+    assert_kept(log)
+
+
 def test_one_at_a_time_is_inline_training() -> None:
     """With one instance in flight, the order of things is that of the inline runtime, and so are the weights."""
     for kind in ("epoch", "shared"):  # else it is a matter of time when the token comes

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from ampnet import AmpnetError, Graph, GraphError, Inline, Instance, NodeError, Processes, StallError, Update, feed
+from ampnet import (
+    AmpnetError,
+    Graph,
+    GraphError,
+    Inline,
+    Instance,
+    Messages,
+    NodeError,
+    Processes,
+    StallError,
+    Stream,
+    Update,
+    feed,
+)
 from ampnet.data import generated
 from ampnet.data.list_reduction import generate
 from ampnet.errors import WorkerDied
@@ -25,7 +40,8 @@ from ampnet.events.check import check
 from ampnet.events.log import EventLog
 from ampnet.lang import Compiled, compile
 from ampnet.models import AdaptiveDepth, Mlp, PermutedLayers, Qm9, TreeLstm, by_hand, list_reduction
-from ampnet.nodes import Concat, Function, Linear, Loss
+from ampnet.nodes import Bcast, Concat, Function, Linear, Loss, Sink
+from ampnet.nodes.node import Node, Outputs, backward_to, forward_to
 from ampnet.testing import assert_close
 from tests.runtime.conftest import children
 
@@ -85,6 +101,20 @@ def test_gradients_are_those_of_the_inline_runtime(name: str, workers: int) -> N
     assert again.loss == pytest.approx(want_loss, abs=1e-12)
     assert_close(gradients(graph), want)
     assert check(log.events) == []
+
+
+@pytest.mark.parametrize("apart", ["layers_*", "layers_0", "classify"])
+def test_waves_that_come_again_have_the_gradients_of_the_first_time(apart: str) -> None:
+    """Once, gradients of rows that crossed were added to those of the wave before, from the third time on."""
+    graph, instances = small("permuted")
+    with Inline(graph, update=None) as inline:
+        inline.train(instances)
+    want = gradients(graph)
+    with Processes(graph, workers=2, affinity={"*": 0, apart: 1}, max_active_keys=1) as runtime:
+        for _ in range(4):
+            runtime.train(instances)
+        assert runtime.stats().engine == "waves"
+    assert_close(gradients(graph), {name: 4 * total for name, total in want.items()})
 
 
 def test_training_one_at_a_time_is_inline_training() -> None:
@@ -215,8 +245,6 @@ def test_an_interrupted_caller_leaves_nobody_behind() -> None:
     def interrupted(progress: object) -> None:
         raise KeyboardInterrupt
 
-    from ampnet import Stream
-
     with Processes(graph, workers=2) as runtime, pytest.raises(KeyboardInterrupt):
         runtime.run([Stream(list_reduction.instances(graph, data, 10))], on_turn=interrupted, turn_seconds=0.0)
     assert not children()
@@ -280,3 +308,77 @@ def test_the_graph_wired_by_hand_runs_too() -> None:
     data = generate(300, 0)
     with Processes(graph, workers=2, affinity={"linear1": 1, "relu": 1}, max_active_keys=4) as runtime:
         assert runtime.train(by_hand.instances(data, 10, hidden=16)).records == 300
+
+
+class Own(Node):
+    """Nobody knows beforehand what it does with rows."""
+
+    def forward(self, port: int, messages: Messages) -> Outputs:
+        return [forward_to(0, messages)]
+
+    def backward(self, port: int, messages: Messages) -> Outputs:
+        return [backward_to(0, messages)]
+
+
+def test_a_node_that_cannot_be_played_is_refused_with_its_name() -> None:
+    """Message passing runs in one process only."""
+    graph = failing(ValueError)
+    graph.nodes["bad"] = node = Own()
+    node.name = "bad"
+    with pytest.raises(GraphError, match=r"node 'bad' \(Own\) has a forward and backward of its own.*inline runtime"):
+        Processes(graph, workers=2)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_instances_that_workers_have_and_those_that_are_sent_travel_together(together: bool) -> None:
+    graph, instances = small("tree")
+    with Inline(graph, update=None) as inline:
+        want = inline.train(instances).loss
+    gradients(graph)
+    half = instances[: len(instances) // 2]
+    with Processes(graph, workers=2, update=None, max_active_keys=16, wave_size=8) as runtime:
+        runtime.know(half)
+        mixed = [i if n % 2 else replace(i) for n, i in enumerate(instances)]  # copies are not known
+        for _ in range(2):
+            found = runtime.run([Stream(iter(mixed)), Stream(iter(mixed), False)], together=together)
+            assert [stats.loss for stats in found] == pytest.approx([want, want], abs=1e-12)
+        assert not runtime.held()
+        assert len(runtime._known) == len(half)
+
+
+def test_statistics_say_how_busy_workers_were() -> None:
+    graph, instances = small("qm9")
+    with Processes(graph, workers=3, max_active_keys=6, wave_size=2) as runtime:
+        assert runtime.stats().busy == ()
+        runtime.train(instances)
+        stats = runtime.stats()
+        assert len(stats.busy) == 3
+        assert all(0 < share <= 1 for share in stats.busy)
+        assert (stats.waves, stats.instances) == (3, 6)  # each once, whoever plays it
+    assert runtime.stats().busy == pytest.approx(stats.busy)
+    words = runtime.stats().words()
+    assert re.fullmatch(r"engine: waves, 3 played, at most \d in flight; busy: \d+ %, \d+ %, \d+ %", words)
+
+
+def test_an_inference_is_over_when_every_worker_is_done_with_it() -> None:
+    """P17: a branch without a loss that is slow does not pile up. Once, the loss alone retired an instance."""
+    most, graph = 0, Graph("branches")
+    graph.add("both", Bcast(("a", "b")))
+    graph.add("slow", Function(lambda x: (time.sleep(0.005), x)[1]))
+    graph.add("sink", Sink())
+    graph.add("loss", Loss("squared_error"))
+    graph.input("x", "both")
+    graph.input("y", "loss.label")
+    graph.connect("both.a", "slow")
+    graph.connect("both.b", "loss.prediction")
+    graph.chain("slow", "sink")
+
+    def turned(progress: object) -> None:
+        nonlocal most
+        most = max(most, sum(n for what, n in runtime.held().items() if "worker1: instances staged" in what))
+
+    affinity = {"slow": 1, "sink": 1, "loss": 0}
+    with Processes(graph, workers=2, affinity=affinity, max_active_keys=4) as runtime:
+        runtime.run([Stream(pairs(*range(60)), False)], on_turn=turned, turn_seconds=0.0)
+        assert not runtime.held()
+    assert 0 < most <= 4

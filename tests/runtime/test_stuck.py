@@ -29,8 +29,9 @@ import torch
 
 from ampnet.errors import WorkerDied
 from ampnet.runtime import children, watch
+from ampnet.runtime.answers import Answers
 from ampnet.runtime.children import fork, undisturbed
-from ampnet.runtime.watch import Quiet, nothing_moves, states_of
+from ampnet.runtime.watch import Quiet, states_of
 from tests.runtime.test_failures import line, points, trap, two
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
@@ -84,15 +85,16 @@ def test_who_is_about_to_run_is_not_quiet(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_is_a_stall() -> None:
-    def workers(*counts: tuple[int, int, int]) -> dict[int, dict[str, Any]]:
-        return {i: dict(zip(("steps", "sent", "received"), some, strict=True)) for i, some in enumerate(counts)}
+    def workers(*counts: tuple[int, int, int]) -> Answers:
+        names = ("steps", "sent", "received")
+        return Answers({i: dict(zip(names, some, strict=True)) for i, some in enumerate(counts)})
 
     still = workers((5, 3, 2), (7, 2, 3))
-    assert nothing_moves(still, still)
-    assert not nothing_moves({}, still)  # nobody was asked before
-    assert not nothing_moves(workers((4, 3, 2), (7, 2, 3)), still)
+    assert still.same_as(still)
+    assert not still.same_as(Answers())  # nobody was asked before
+    assert not still.same_as(workers((4, 3, 2), (7, 2, 3)))
     lost = workers((5, 4, 2), (7, 2, 3))
-    assert not nothing_moves(lost, lost)  # something is on its way
+    assert not lost.same_as(lost)  # something is on its way
 
 
 def busy(seconds: float) -> Callable[[], object]:

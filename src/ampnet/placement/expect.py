@@ -21,6 +21,8 @@ PUMPED, HEARD = 25e-6, 200e-6
 them together."""
 WAVE = 100e-6
 """Seconds that a wave takes of each worker of its team, whatever is hosted there: it is heard of, begun and ended."""
+FLIGHT = 3
+"""Waves for each worker in flight, where nothing is said."""
 CROWD = 0.05
 """By how much each further busy worker slows down all of them: 16 replicas are 8 to 10 x one (`bench/replicas.py`)."""
 
@@ -74,8 +76,9 @@ def expect(
     crowd = 1 + CROWD * (min(many, cores or many) - 1)
     loads = [crowd * (load + WAVE) for load in costs.loads(hosts, workers)]
     controller = costs.instances * (PUMPED + making) + HEARD + (workers - 1) * HOP
+    waits = 1 + (workers - 1) / (2 * (in_flight or FLIGHT * workers))  # waves queue up before a busy worker
     bounds = {
-        "worker": max(loads) / replicas,
+        "worker": waits * max(loads) / replicas,
         "controller": controller,
         "cores": (sum(loads) + controller) / (cores or many + 1),
         "in flight": sum(loads) / replicas / in_flight if in_flight is not None and workers > 1 else 0.0,

@@ -4,6 +4,7 @@ along_0 ──┐
 along_1 ──┼──> sum        a mixture: the sum is made first, then multiplied. Parted, each Linear makes its rows
 zero    ──┘
 a, b ──> concat ──> cell  a view: cell reads the rows of a and b. Parted, rows of concat are made, and cross
+embedding ──> cell        a small table: cell multiplies its rows once, and looks products up. Parted, every row crosses
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ampnet.graph import Graph
+from ampnet.nodes.embedding import Embedding
 from ampnet.plan.sites import Sites, Unplayable
 from ampnet.plan.team import Team
+
+_SMALL = 4096
+"""Rows of a table that are looked up rather than computed one by one, at most."""
 
 
 def units_of(sites: Sites) -> list[frozenset[str]]:
@@ -23,6 +28,8 @@ def units_of(sites: Sites) -> list[frozenset[str]]:
             sources = [source for source in sites.read(site, 0) if source.kind == "absorbed"]
             sets.append({site.name, *(source.name for source in sources)})
         elif site.kind == "view":
+            seen_by.setdefault(site.name, set()).update(reader.name for reader, _ in sites.readers(site))
+        elif isinstance(site.node, Embedding) and site.node.size <= _SMALL:
             seen_by.setdefault(site.name, set()).update(reader.name for reader, _ in sites.readers(site))
     return joined([*sets, *({name, *readers} for name, readers in seen_by.items() if len(readers) == 1)])
 

@@ -200,7 +200,7 @@ def numbers(cores: int) -> list[int]:
 def copied_costs(costs: Costs, unit: Iterable[str], count: int) -> Costs:
     """The costs with ``count`` copies of these nodes, which share out instances. A copy reads its own rows only."""
     inside = set(unit)
-    met = min(1.0, costs.instances / count)  # a wave of one instance meets one copy
+    met = 1 / count  # a wave meets one copy (`ampnet.runtime.cutting`)
     out = _cleared(costs)
 
     def part(flow: Flow) -> Flow:

@@ -31,7 +31,7 @@ from ampnet.instance import Instance
 from ampnet.nodes.node import NumberWatch, StateFunction
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Layout
-from ampnet.plan.lot import Lot, OfInstances
+from ampnet.plan.lot import Lot
 from ampnet.plan.rehearse import Rehearsal, Step
 from ampnet.plan.score import Score, relinked, scores
 from ampnet.plan.sites import Site, Sites
@@ -87,7 +87,7 @@ class Planner:
     # -- [1]
 
     def _digests(self, lot: Lot) -> list[bytes]:
-        digests = lot.digests(self.shelf)
+        digests = lot.digests()
         if self._by_turns:
             return [digest + next(self._once).to_bytes(8, "little") for digest in digests]
         if not self._by_number and self._modulus == 1:
@@ -105,7 +105,7 @@ class Planner:
         for some in _batched(instances, max(1, _AHEAD // self._modulus)):
             for remainder in numbers:
                 given = {remainder + i * self._modulus: one for i, one in enumerate(some)}
-                for lot in OfInstances(self.sites, ends, given, True, None).apart():
+                for lot in Lot(self.sites, ends, given, True, None).apart():
                     new = {d: i for i, d in enumerate(self._digests(lot)) if d not in self._scores}
                     if new:
                         self._rehearse(lot, new)

@@ -1,16 +1,40 @@
-"""Ahead: the first instances of a stream, read before there are workers, to find out what nodes cost.
+"""Ahead: where nodes go is found out with the first instances of a stream, read before there are workers.
 
 They are read before any of them is computed with, so a loader that fills one buffer again and again is found here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice, takewhile
 
+from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
-from ampnet.placement import peek
+from ampnet.placement import Trial, known, peek, place
 from ampnet.reuse import BufferWatch
+
+_TRIED = 128
+"""Instances of a trial at most."""
+
+
+def place_ahead(
+    graph: Graph,
+    stream: Stream,
+    *,
+    workers: int,
+    affinity: Mapping[str, int],
+    memory_per_worker: int | None,
+    max_active_keys: int,
+    wave_size: int | None,
+    stopping: Callable[[], bool],
+) -> tuple[dict[str, int], Stream]:
+    """The worker of each node, by what they cost on the first instances, and the stream with all instances."""
+    some, stream = read_ahead(stream, min(_TRIED, max_active_keys), stopping)
+    costs = None
+    if some and stream.train and len(known(graph, workers, affinity)) < len(graph.nodes):
+        size = wave_size or -(-max_active_keys // (2 * workers))
+        costs = Trial(graph, max_active_keys=len(some), wave_size=size).run(some)
+    return place(graph, workers, affinity, costs, memory_per_worker), stream
 
 
 def read_ahead(stream: Stream, count: int, stopping: Callable[[], bool]) -> tuple[list[Instance], Stream]:

@@ -100,9 +100,9 @@ class Crew:
             self._tasks.clear()
         self.watch = Watch(self.pids, self._pulse, nodes, stuck_after, time.monotonic())
         self._made.set()
-        main = threading.main_thread().ident
+        main = threading.main_thread().ident or 0
         while not self._over.wait(LOOK):  # [2]
-            if self.watch.look(time.monotonic()) is not None and self.reading and main is not None:
+            if self.watch.look(time.monotonic()) is not None and self.reading:
                 signal.pthread_kill(main, _ALARM)  # [3]
 
     @property

@@ -6,7 +6,9 @@ All workers of a team must play the same waves in the same order, so waves are c
     waves     [0 1 2 3][4 5][6 7 8 9]...
                           ^ no wave straddles an update
 
-Instances of two kinds (stream, training or inference, inputs without payload) are never in one wave. A wave that is not
+Instances of two kinds (stream, training or inference, inputs without payload) are never in one wave. Where nodes of the
+team have copies, of which each instance goes to one, all instances of a wave go to the same: it is then one operation
+of one worker, not a small one of each. A wave that is not
 full waits for more of its kind, as long as the team has a full wave for each of its workers to play; in this way waves
 stay large where instances retire, and so are pumped, in smaller numbers. Where every team has one worker only, workers
 cut waves themselves (`ampnet.wave.player`), from what they are sent.
@@ -14,6 +16,7 @@ cut waves themselves (`ampnet.wave.player`), from what they are sent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +26,10 @@ from ampnet.plan.team import Team
 from ampnet.replicas.group import Copy
 
 
+_KINDS = 64
+"""Kinds of instances, by the copies they go to, that are cut apart at most."""
+
+
 class Sort(NamedTuple):
     """What instances of one wave have in common."""
 
@@ -30,6 +37,8 @@ class Sort(NamedTuple):
     train: bool
     missing: frozenset[str]
     """Inputs whose messages have no payload."""
+    copy: int = 0
+    """Which copies of nodes they go to: their number modulo that of the copies."""
 
 
 class Rule(NamedTuple):
@@ -43,8 +52,9 @@ class Rule(NamedTuple):
 class Cutter:
     """Cuts the instances of one team into waves."""
 
-    def __init__(self, size: int | None, workers: int, rules: Sequence[Rule] = ()) -> None:
-        """``size``: instances of a wave; None: any number."""
+    def __init__(self, size: int | None, workers: int, rules: Sequence[Rule] = (), copies: int = 1) -> None:
+        """``size``: instances of a wave; None: any number. ``copies``: which are shared out by number."""
+        self._copies = copies
         self._size, self._enough, self._rules = size, 0 if size is None else size * workers, rules
         self._counts = [0] * len(rules)
         self._waiting: dict[Sort, dict[int, Instance]] = {}
@@ -53,7 +63,8 @@ class Cutter:
     def add(self, instances: Mapping[int, Instance], stream: int, train: bool) -> None:
         """Instances, by number, that are to be played."""
         for number, instance in instances.items():
-            self._waiting.setdefault(Sort(stream, train, _missing(instance)), {})[number] = instance
+            sort = Sort(stream, train, _missing(instance), number % self._copies)
+            self._waiting.setdefault(sort, {})[number] = instance
 
     def cut(self) -> Iterator[tuple[Sort, dict[int, Instance]]]:
         """The waves that can be played now, in order."""
@@ -114,6 +125,13 @@ def rules_of(team: Team, copies: Mapping[str, Copy]) -> list[Rule]:
             which = (copy.count, copy.number) if copy is not None and copy.by_instance else (1, 0)
             found[Rule(policy.min_update_frequency, *which)] = None
     return list(found)
+
+
+def copies_of(team: Team, copies: Mapping[str, Copy]) -> int:
+    """How many kinds of instances there are, by the copies of nodes that they go to; 1 where that would be too many."""
+    counts = {copies[name].count for name in team.nodes if name in copies and copies[name].by_instance}
+    together = math.lcm(*counts)
+    return together if together <= _KINDS else 1
 
 
 def _missing(instance: Instance) -> frozenset[str]:

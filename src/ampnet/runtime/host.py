@@ -26,7 +26,7 @@ from ampnet.graph import Graph, Wiring
 from ampnet.instance import Instance
 from ampnet.nodes.node import Report
 from ampnet.nodes.products import Precision
-from ampnet.plan.lot import Lot, OfInstances
+from ampnet.plan.lot import Lot
 from ampnet.plan.planner import Planner
 from ampnet.plan.team import Team
 from ampnet.replicas.member import Token
@@ -257,7 +257,7 @@ class Host:
         team = self._teams.index(note.data["team"])
         instances = unpack(note, self.instances, self.inputs)
         sites, train, stream = self.player.planners[team].sites, note.data["train"], note.data["stream"]
-        self.player.stage(OfInstances(sites, self._ends[team], instances, train, stream), note.data["wave"])
+        self.player.stage(Lot(sites, self._ends[team], instances, train, stream), note.data["wave"])
 
     def _abandon(self, era: int) -> None:
         self.era, self.failed = era, False
@@ -281,10 +281,9 @@ class Host:
             "steps": self.steps,
             "sent": self.sent,
             "received": self.received,
-            "idle": not player.passages and not player.waiting(),
-            "held": player.held() | {"frames of a later era": len(self._early)},
+            "held": player.held() | ({"frames of a later era": len(self._early)} if self._early else {}),
             "waits": [*player.waits(), *player.updates.waits()],
-            "invocations": player.operations,
+            "operations": player.operations,
             "messages": player.messages,
             "waves": self.waves,
             "instances": self.played,
@@ -292,7 +291,6 @@ class Host:
             "busy": player.busy,
             "versions": {node.name: node.updater.version for node in player.updates.trains},
         }
-        data["held"] = {what: count for what, count in data["held"].items() if count}
         self._send(self.controller, Note(Kind.ANSWER, data))
 
 

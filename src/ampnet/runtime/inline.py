@@ -24,7 +24,7 @@ from ampnet.instance import Instance, Stream
 from ampnet.message import Messages
 from ampnet.nodes.node import Direction, Report
 from ampnet.nodes.products import Precision
-from ampnet.plan.lot import Lot, OfInstances
+from ampnet.plan.lot import Lot
 from ampnet.plan.team import Team
 from ampnet.reference.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.reference.worker import Counts, Worker
@@ -145,7 +145,7 @@ class Inline(Runtime):
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> int:
         if self.player is None:
             return 0
-        lot = OfInstances(self.player.planner.sites, self._by_name, instances, stream.train, self.controller.sending)
+        lot = Lot(self.player.planner.sites, self._by_name, instances, stream.train, self.controller.sending)
         self.player.stage(lot)
         return 1
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ampnet.errors import TransportError
+from ampnet.runtime.answers import Answers
 from ampnet.runtime.events import InOrder, events_of
 from ampnet.runtime.protocol import Kind
 from ampnet.runtime.transport import Endpoint, Note
@@ -26,9 +27,6 @@ _NAP = 0.02
 """Seconds to sleep at most."""
 _SHOW = 0.25
 """Seconds after which workers are asked for their events, where somebody listens."""
-
-Answers = dict[int, dict[str, Any]]
-"""By worker: how things are."""
 
 
 class Post:
@@ -49,7 +47,7 @@ class Post:
         self.broken = False
         """Whether something is being sent or received, or was when an interrupt came."""
         self.era = self._asked = self._token = 0
-        self.answers: Answers = {}
+        self.answers = Answers()
         """The last ones."""
         self.heard = self._shown = time.monotonic()
         """When something came last that is no answer."""
@@ -116,7 +114,7 @@ class Post:
     def ask(self) -> Answers:
         """Ask all workers how they are, and wait for their answers."""
         self._asked += 1
-        self.answers, self._showing = {}, None
+        self.answers, self._showing = Answers(), None
         asked = self.clock()
         self.everybody(Kind.ASK, token=self._asked)
         while len(self.answers) < self.workers:

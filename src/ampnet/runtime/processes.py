@@ -10,9 +10,10 @@ process, so nothing is pickled and nothing has a name that could be left behind.
 
     teams      who computes an instance: all workers, or those of one replica of the whole model
     staging    pumped instances, cut into waves (`cutting`), on their way to their team (`parcel`, `known`)
-    host       the loop of a worker
-    post       the controller's mail; notes are explained in `protocol`
+    workers    all that is there from the fork to the end; before it, nodes are placed (`ahead`)
     crew       the processes: fork, look after (`watch`), end
+    host       the loop of a worker
+    post       the controller's mail (`protocol`, `answers`, `events`)
 
 What is promised when something goes wrong: the caller gets one named error within seconds. An error in a node ends the
 run, not the workers, and nothing is in flight any more. A worker that died, was stopped or is stuck ends all of them.
@@ -28,36 +29,34 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Literal, NoReturn
 
-from ampnet.errors import AmpnetError, GraphError, StallError, WorkerDied
+from ampnet.errors import AmpnetError, GraphError, WorkerDied
 from ampnet.events.log import Announcer, Listener
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
 from ampnet.nodes.products import Precision
-from ampnet.placement import Trial, known, place
 from ampnet.plan.sites import Sites, Unplayable
 from ampnet.reference.worker import Counts
 from ampnet.runtime import children
-from ampnet.runtime.ahead import read_ahead
+from ampnet.runtime.ahead import place_ahead
+from ampnet.runtime.answers import Answers
 from ampnet.runtime.crew import alarmed
 from ampnet.runtime.engine import Engine, check_precision
+from ampnet.runtime.equality import Equality
 from ampnet.runtime.events import InOrder
 from ampnet.runtime.host import Host
 from ampnet.runtime.known import Known
-from ampnet.runtime.post import Answers
 from ampnet.runtime.protocol import Kind, done_of, error_of, loss_metrics, report_of
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.stats import RunStats
 from ampnet.runtime.teams import teams_of
 from ampnet.runtime.transport import Note
-from ampnet.runtime.watch import Lost, nothing_moves
+from ampnet.runtime.watch import Lost
 from ampnet.runtime.workers import Workers, WorkerSettings
 from ampnet.state import Column
 from ampnet.update.policy import Update
 
 _QUIET = 1.0
 """Seconds without news after which workers are asked whether anything can still move."""
-_TRIED = 128
-"""Instances of a trial at most."""
 
 
 class Processes(Runtime):
@@ -118,10 +117,7 @@ class Processes(Runtime):
         self._running = False
         """Whether workers may be at work on a run."""
         self._known, self._rehearsed = Known(), list[Instance]()
-        self._ended_streams = 0
-        self._equal_after: dict[str, int] = {}
-        """By group of replicas: after how many training streams they have been made equal."""
-        self._answers: Answers = {}
+        self._answers = Answers()
         """What workers answered last."""
         super().__init__(
             graph,
@@ -139,6 +135,7 @@ class Processes(Runtime):
         self.settings["workers"] = workers
         self._set_engine(Engine(True))
         self._losses = loss_metrics(graph)
+        self._equality = Equality(name for name, group in graph.replicas.items() if group.table is not None)
         self._check_playable()
         self.on_worker: Callable[[Host], None] = lambda host: None
         """Called in each worker process before it serves, for instruments. To be set before the first run."""
@@ -195,6 +192,8 @@ class Processes(Runtime):
             self._abandon()  # a second interrupt kept the run before from being wound up
         if self._there is None:
             streams = self._make_workers(streams)
+        else:
+            self._there.post.heard = time.monotonic()
         self._running = True
         return streams
 
@@ -207,8 +206,16 @@ class Processes(Runtime):
         first = next(streams, None)
         if first is None:
             return []
-        some, first = read_ahead(first, min(_TRIED, self._how.max_active_keys), lambda: self.controller.stopping)
-        self.hosts = self._place(some, first.train)
+        self.hosts, first = place_ahead(
+            self.graph,
+            first,
+            workers=self._how.workers,
+            affinity=self.affinity,
+            memory_per_worker=self.memory_per_worker,
+            max_active_keys=self._how.max_active_keys,
+            wave_size=self._how.wave_size,
+            stopping=lambda: self.controller.stopping,
+        )
         self.settings["affinity"] = {n: w for n, w in self.hosts.items() if self.graph.nodes[n].role != "route"}
         self._check_open()  # somebody may have closed it meanwhile
         self._there = Workers(
@@ -226,13 +233,6 @@ class Processes(Runtime):
         )
         self.controller.teams = len(self._there.teams)
         return chain([first], streams)
-
-    def _place(self, some: Sequence[Instance], train: bool) -> dict[str, int]:
-        workers, costs = self._how.workers, None
-        if some and train and len(known(self.graph, workers, self.affinity)) < len(self.graph.nodes):
-            size = self._how.wave_size or -(-self._how.max_active_keys // (2 * workers))
-            costs = Trial(self.graph, max_active_keys=len(some), wave_size=size).run(some)
-        return place(self.graph, workers, self.affinity, costs, self.memory_per_worker)
 
     def _equalise(self) -> None:
         if self._there is not None and not self._equal:
@@ -260,9 +260,8 @@ class Processes(Runtime):
         """How often nodes have updated themselves, for whoever asks in this process."""
         if self.graph.runtime is not None and self.graph.runtime() is self:
             nodes = self.graph.parameterised()
-            for answer in self._answers.values():
-                for name, version in answer["versions"].items():
-                    nodes[name].updater.version = version
+            for name, version in self._answers.versions().items():
+                nodes[name].updater.version = version
 
     # -- a run
 
@@ -278,8 +277,7 @@ class Processes(Runtime):
     def _flush(self) -> None:
         self._workers.post.everybody(Kind.FLUSH)
         self._workers.staging.flushed()
-        self._ended_streams += 1
-        self.controller.holding = any(group.table is not None for group in self.graph.replicas.values())
+        self.controller.holding = self._equality.end()
 
     @property
     def _workers(self) -> Workers:
@@ -293,10 +291,8 @@ class Processes(Runtime):
         if time.monotonic() - post.heard > _QUIET:
             heard = post.heard = time.monotonic()
             before = self._answers
-            if nothing_moves(before, self._ask()) and post.heard == heard:
-                waits = [line for answer in self._answers.values() for line in answer["waits"]]
-                held = [f"{what} holds {count}" for what, count in self._held().items()]
-                raise StallError(self.controller.in_flight, [*waits, *held])
+            if self._ask().same_as(before) and post.heard == heard:
+                raise self._answers.stall(self.controller.in_flight)
 
     def _hear(self, sender: int, note: Note) -> None:
         if note.kind == Kind.DONE:
@@ -307,9 +303,7 @@ class Processes(Runtime):
         elif note.kind == Kind.REPORT:
             self.controller.report(report_of(note))
         elif note.kind == Kind.EQUAL:
-            self._equal_after[note.data["group"]] = note.data["ended"]
-            tables = [name for name, group in self.graph.replicas.items() if group.table is not None]
-            if self.controller.holding and all(self._equal_after.get(n, 0) >= self._ended_streams for n in tables):
+            if self._equality.equal(note.data["group"], note.data["ended"]) and self.controller.holding:
                 self.controller.release()
         elif note.kind == Kind.ERROR:
             raise error_of(note, self.names[sender])
@@ -348,7 +342,7 @@ class Processes(Runtime):
         if there is not None and (there.post.broken or self._over is not None):
             self._end("its workers were interrupted in the middle of a message")
         with children.undisturbed():
-            self._ended_streams, self._equal_after = 0, {}
+            self._equality.clear()
             if self._there is not None and self._there.crew.mine:
                 self._there.staging.clear()
                 self._there.post.abandon()
@@ -357,28 +351,19 @@ class Processes(Runtime):
     # -- what is known of it
 
     def held(self) -> dict[str, int]:
-        self._ask()
-        return self._held()
-
-    def _held(self) -> dict[str, int]:
-        held = {
-            f"{self.names[number]}: {what}": count
-            for number, answer in self._answers.items()
-            for what, count in answer["held"].items()
-        }
+        held = {} if self._there is None else self._ask().held()
         if self.controller.in_flight:
             held["instances in flight"] = len(self.controller.in_flight)
         return held
 
     def counts(self) -> Counts:
-        answers = self._ask().values()
-        return Counts(sum(a["invocations"] for a in answers), sum(a["messages"] for a in answers))
+        return self._ask().counts()
 
     def stats(self) -> RunStats:
-        answers = [answer for _, answer in sorted(self._ask().items())]
-        waves, instances = (sum(a[name] for a in answers) for name in ("waves", "instances"))
-        most = max((a["in_flight"] for a in answers), default=0)
-        return self._stats(waves, instances, most, [a["busy"] for a in answers])
+        answers = self._ask()
+        busy = [answer["busy"] for _, answer in sorted(answers.items())]
+        most = max((answer["in_flight"] for answer in answers.values()), default=0)
+        return self._stats(answers.total("waves"), answers.total("instances"), most, busy)
 
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
         self._events = InOrder(listeners)

@@ -17,7 +17,7 @@ from ampnet.errors import TransportError
 from ampnet.instance import Instance
 from ampnet.plan.team import Team
 from ampnet.replicas.group import Copy
-from ampnet.runtime.cutting import Cutter, rules_of, size_of
+from ampnet.runtime.cutting import Cutter, copies_of, rules_of, size_of
 from ampnet.runtime.known import Known
 from ampnet.runtime.parcel import Fields, culprit, pack
 from ampnet.runtime.transport import Note
@@ -47,7 +47,9 @@ class Staging:
         self._workers = [team.workers for team in teams]
         self._parted = parted(teams)
         self._cutters = [
-            Cutter(wave_size or size_of(team, places), len(team.workers), rules_of(team, copies))
+            Cutter(
+                wave_size or size_of(team, places), len(team.workers), rules_of(team, copies), copies_of(team, copies)
+            )
             if self._parted
             else Cutter(None, 1)
             for team in teams

@@ -1,10 +1,8 @@
-"""Watch: is a worker dead, stopped or stuck? And has a run stalled?
+"""Watch: is a worker dead, stopped or stuck?
 
     dead       the process has ended
     quiet      it makes no step, uses no processor time, and no thread of it is about to run (or waits for a disk):
                after `stuck_after` seconds of that it is taken for **stopped** (SIGSTOP) or **stuck**
-    stalled    all workers are well, and none of them can go on: nothing was played, sent or received between two
-               questions, and nothing is on its way
 
 A worker that is idle wakes up now and then and makes a step, so one that is stopped while it is idle is found as well.
 One in a long operation uses the processor; one in an endless loop does too, and is not found. Nobody is taken for stuck
@@ -22,9 +20,9 @@ was stopped as well, the laptop was asleep, the machine is very busy) counting b
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ampnet.runtime import children
 from ampnet.state import Ints
@@ -128,9 +126,9 @@ def ticks_of(pid: int) -> int:
     """The processor time that all threads of a process have used, in ticks of the system's clock; -1: unknown."""
     try:
         fields = _fields(Path(f"/proc/{pid}/stat"))
-    except OSError:
+        return int(fields[11]) + int(fields[12])
+    except (OSError, IndexError):
         return -1
-    return int(fields[11]) + int(fields[12])
 
 
 def states_of(pid: int) -> str:
@@ -139,7 +137,7 @@ def states_of(pid: int) -> str:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         states = "".join(_fields(path)[0] for path in Path(f"/proc/{pid}/task").glob("*/stat"))
-    except OSError:
+    except (OSError, IndexError):
         return ""
     traced = next((line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:")), "0")
     return states if traced == "0" else ""
@@ -148,10 +146,3 @@ def states_of(pid: int) -> str:
 def _fields(path: Path) -> list[str]:
     """Of a file ``stat``, the fields after the name: state, parent, ..."""
     return path.read_text().rsplit(")", 1)[1].split()
-
-
-def nothing_moves(before: Mapping[int, Mapping[str, Any]], now: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether workers that were asked twice did nothing in between, and nothing is on its way from one to another."""
-    counts = ("steps", "sent", "received")
-    same = all(n in before and all(before[n][count] == answer[count] for count in counts) for n, answer in now.items())
-    return same and sum(answer["sent"] - answer["received"] for answer in now.values()) == 0

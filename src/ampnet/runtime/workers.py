@@ -31,6 +31,7 @@ from ampnet.runtime.shared import share
 from ampnet.runtime.staging import Staging, parted
 from ampnet.runtime.teams import teams_of
 from ampnet.runtime.transport import Mesh, Note
+from ampnet.runtime.transport.endpoint import SPIN
 from ampnet.runtime.watch import DEBUGGED
 from ampnet.state import Ints
 from ampnet.structure import Shelf
@@ -66,7 +67,7 @@ class WorkerSettings:
                 raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
         if self.schedule is not None and self.schedule not in tuple(WAVE_SCHEDULES):
             raise ValueError(f"unknown schedule {self.schedule!r}; there are {', '.join(WAVE_SCHEDULES)}")
-        if self.stuck_after is not None and not self.stuck_after > 0:
+        if self.stuck_after is not None and not (isinstance(self.stuck_after, int | float) and self.stuck_after > 0):
             raise ValueError(f"stuck_after must be a number of seconds above 0, or None; got {self.stuck_after!r}")
 
     def places(self, teams: int) -> int:
@@ -103,9 +104,7 @@ class Workers:
         known.seal()
         self.mesh = _mesh(settings)
         teams = [team for team, _ in self.teams]
-        endpoint = self.mesh.endpoint(settings.workers)
-        if not parted(teams):
-            endpoint.spin = 0.0  # workers have something staged: there is no hurry
+        endpoint = self.mesh.endpoint(settings.workers, spin=0.0)  # workers have something staged: there is no hurry
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         try:
@@ -136,6 +135,12 @@ class Workers:
         teams = [[team for team, _ in self.teams if number in team.workers] for number in range(self.settings.workers)]
         return [[name for team in some for name in team.nodes] for some in teams]
 
+    def _spin(self) -> float:
+        """Seconds for which a worker looks out for rows of others before it sleeps: a sleeper takes 30 to 60 us to wake,
+        and other workers wait for what it makes. Not where workers have to share cores."""
+        apart = parted([team for team, _ in self.teams])
+        return SPIN if apart and self.settings.workers <= len(os.sched_getaffinity(0)) else 0.0
+
     def _be_worker(self, number: int, pulse: Ints) -> None:
         """In the new process: work until told to end."""
         settings = self.settings
@@ -151,7 +156,7 @@ class Workers:
             self.graph,
             self.wiring,
             self.teams,
-            self.mesh.endpoint(number),
+            self.mesh.endpoint(number, spin=self._spin()),
             controller=settings.workers,
             places=self._places,
             instances=self._known.instances,

@@ -21,7 +21,7 @@ from ampnet.errors import StallError
 from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance
 from ampnet.nodes.node import Report
-from ampnet.plan.lot import Lot, OfInstances
+from ampnet.plan.lot import Lot
 from ampnet.plan.team import Team
 from ampnet.runtime.engine import make_player
 from ampnet.update.policy import Update
@@ -106,7 +106,7 @@ class Parted:
         self._waves += 1
         numbered = {1000 * self._waves + i: one for i, one in enumerate(instances)}
         for player in self.players.values():
-            player.stage(OfInstances(player.planner.sites, self._ends, numbered, train, 0), self._waves)
+            player.stage(Lot(player.planner.sites, self._ends, numbered, train, 0), self._waves)
 
     def _move(self) -> None:
         """One thing happens."""

@@ -307,8 +307,6 @@ class Player:
                     raise self.faults.named(passage, op, "backward", error) from error
             at -= 1
             most -= 1
-        while at >= 0 and operations[at].site.still:  # nothing is left to be done there: it may be over
-            at -= 1
         passage.at = at
         return at < 0
 

@@ -100,7 +100,7 @@ class WaveSpan(Span):
                 self.products.set(blank, d, w)
             elif mine.in_place(self.reads):
                 into = mine.gradient(self.reads)
-                if kernel.layout.fixed:
+                if kernel.layout.fixed and not self.reads[mine.sources[0].slot].arena.sole:  # that is cleared late
                     self.into[part] = into
                 self.products.add(into, d, w)
             else:

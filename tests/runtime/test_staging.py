@@ -1,0 +1,102 @@
+"""Instances on their way to their team: the same waves, in the same order, to all of its workers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ampnet import DataError, Graph, Instance, feed, replicate
+from ampnet.errors import TransportError
+from ampnet.runtime.equality import Equality
+from ampnet.runtime.known import Known
+from ampnet.runtime.staging import Staging
+from ampnet.runtime.teams import teams_of
+from ampnet.runtime.transport import Note
+from tests.replicas.small import chain, rows
+
+INPUTS = {"x": ("instance", "t"), "y": ("instance", "t")}
+ONE = rows(1)[0]
+Sent = list[tuple[int, int, int | None, list[int]]]
+"""(worker, team, wave, instances)"""
+
+
+def staged(graph: Graph, hosts: dict[str, int], places: int = 8, wave_size: int | None = None) -> tuple[Staging, Sent]:
+    sent: Sent = []
+
+    def send(worker: int, note: Note) -> None:
+        sent.append((worker, note.data["team"], note.data["wave"], np.asarray(note.arrays["instances"]).tolist()))
+
+    teams = [team for team, _ in teams_of(graph, graph.validate(), hosts)]
+    return Staging(teams, graph.copies, places, wave_size, Known(), INPUTS, send), sent
+
+
+def some(*numbers: int) -> dict[int, Instance]:
+    return dict.fromkeys(numbers, ONE)
+
+
+def test_one_team_on_two_workers() -> None:
+    staging, sent = staged(chain("linear", "tanh"), {"linear1": 0, "tanh2": 2, "loss": 2})
+    assert staging.stage(some(0, 1, 2, 3, 4), True, 0) == 2  # workers
+    waves = [(1, [0, 1]), (2, [2, 3])]
+    assert sent == [(worker, 0, number, wave) for number, wave in waves for worker in (0, 2)]
+    sent.clear()  # there is a wave for each worker: the last instance waits for company
+    staging.retired(np.array([0, 1]))
+    assert sent == [(0, 0, 3, [4]), (2, 0, 3, [4])]
+
+
+def test_teams_of_one_worker_get_instances_as_they_come() -> None:
+    graph = chain("linear", "tanh")
+    replicate(graph, None, 2)
+    staging, sent = staged(
+        graph, {name: graph.copies[name].number if name in graph.copies else 0 for name in graph.nodes}
+    )
+    assert staging.stage(some(0, 2, 4, 6), True, 0) == 1
+    assert staging.stage(some(1, 3), False, 1) == 1
+    assert sent == [(0, 0, None, [0, 2, 4, 6]), (1, 1, None, [1, 3])]
+
+
+def test_where_one_team_is_parted_waves_of_all_have_numbers() -> None:
+    """A worker may be in several teams: no two waves have the same number anywhere."""
+    graph = chain("linear", "tanh")
+    replicate(graph, None, 2)
+    hosts = {name: int(name == "loss#1") if name in graph.copies else 0 for name in graph.nodes}
+    staging, sent = staged(graph, hosts, wave_size=2)
+    assert staging.stage(some(0, 2), True, 0) == 2
+    assert staging.stage(some(1, 3), True, 0) == 1
+    assert sent == [(0, 0, 1, [0, 2]), (1, 0, 1, [0, 2]), (0, 1, 2, [1, 3])]
+
+
+def test_after_an_error_numbers_go_on() -> None:
+    staging, sent = staged(chain("linear", "tanh"), {"linear1": 0, "tanh2": 1, "loss": 1}, places=2)
+    staging.stage(some(0), True, 0)
+    staging.clear()
+    staging.stage(some(1), True, 0)
+    assert [wave for _, _, wave, _ in sent] == [1, 1, 2, 2]
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    graph = chain("linear")
+    teams = [team for team, _ in teams_of(graph, graph.validate(), {"linear1": 0, "loss": 0})]
+
+    def refuse(worker: int, note: Note) -> None:
+        raise TransportError("no plain memory")
+
+    staging = Staging(teams, {}, 4, None, Known(), INPUTS, refuse)
+    odd = Instance({"x": feed(torch.zeros(1, 3).to_sparse(), t=0), "y": feed(torch.zeros(1, 3), t=0)})
+    with pytest.raises(DataError, match="input 'x': no plain memory"):
+        staging.stage({0: odd}, True, 0)
+
+
+def test_replicas_are_waited_for_after_every_training_stream() -> None:
+    equality = Equality(["a", "b"])
+    assert equality.end()
+    assert not equality.equal("a", 1)
+    assert equality.end()
+    assert not equality.equal("b", 2)
+    assert equality.equal("a", 2)
+    equality.clear()
+    assert equality.end()
+    assert not equality.equal("a", 1)
+    assert equality.equal("b", 1)
+    assert not Equality([]).end()
