@@ -6,7 +6,8 @@
     --replicas 2       for comparison: copies of the whole model
 
 Several waves for each worker are in flight; all rows have updates of the same size. "busy" is the share of the time in
-which each worker computes, as expected and as got. On a machine that is busy with other things, only expectations hold.
+which each worker computes, as expected and as got. Each row takes turns with one core; the best turn of each counts.
+Instances come in another order in every epoch, as in training.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle, takewhile
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ampnet import Inline, Instance, Processes, Update, replicate, tile
@@ -35,6 +37,8 @@ from ampnet.runtime.runtime import Runtime
 from bench.replicas import sequences, trees
 
 Made = tuple[Compiled, list[Instance]]
+TURNS = 3
+"""Of each row, with one core in between."""
 
 
 def molecules(hidden: int) -> Made:
@@ -63,22 +67,33 @@ WORKLOADS: dict[str, tuple[Callable[[], Made], int]] = {
 
 
 def rate(runtime: Runtime, instances: list[Instance], seconds: float) -> float:
-    """Instances a second: the best of three stretches."""
+    """Instances a second in the midst of a stream: as they are pumped, from a third of the time on."""
+    began = time.perf_counter()
+    pumped: list[float] = []
+    rng = np.random.default_rng(0)
+
+    def stream() -> Iterator[Instance]:
+        for i in chain.from_iterable(rng.permutation(n).tolist() for n in repeat(len(instances))):
+            now = time.perf_counter() - began
+            if now > seconds:
+                return
+            if now > seconds / 3:
+                pumped.append(now)
+            yield instances[i]
+
+    runtime.train(stream())
+    return (len(pumped) - 1) / (pumped[-1] - pumped[0])
+
+
+def ready(runtime: Runtime, instances: list[Instance]) -> Runtime:
+    """The same, when all instances have been seen."""
     runtime.rehearse(instances)
     runtime.train(instances)
-    rates = []
-    for _ in range(3):
-        began = time.perf_counter()
-        until = began + seconds / 3
-        count = runtime.train(takewhile(lambda _, until=until: time.perf_counter() < until, cycle(instances))).instances
-        rates.append(count / (time.perf_counter() - began))
-    return max(rates)
+    return runtime
 
 
-def measure(
-    way: Way, make: Callable[[], Made], wave: int, update: Update, seconds: float, flight: int
-) -> tuple[float, list[float]]:
-    """Instances a second, and how busy each worker was."""
+def changed(way: Way, make: Callable[[], Made]) -> Made:
+    """A graph with the copies and tiles of a way."""
     graph, instances = make()
     for name, count in way.tiles.items():
         tile(graph, name, count)
@@ -86,11 +101,24 @@ def measure(
         replicate(graph, nodes, count, sync="shared")
     if way.replicas > 1:
         replicate(graph, None, way.replicas, route="shortest", sync="shared")
+    return graph, instances
+
+
+def measure(
+    way: Way, make: Callable[[], Made], one: Callable[[], float], wave: int, update: Update, seconds: float, flight: int
+) -> tuple[float, list[float]]:
+    """How many times as fast as ``one``, turn by turn, by the best of both; and how busy each worker was."""
+    graph, instances = changed(way, make)
     hosts = place(graph, way.workers, None, way.costs)
     places = flight * way.workers * wave
     settings: dict[str, Any] = {"max_active_keys": places, "wave_size": wave if way.replicas == 1 else None}
+    mine, others = [], []
     with Processes(graph, workers=way.workers, affinity=hosts, update=update, **settings) as runtime:
-        return rate(runtime, instances, seconds), list(runtime.stats().busy)
+        ready(runtime, instances)
+        for _ in range(TURNS):
+            mine.append(rate(runtime, instances, seconds / TURNS))
+            others.append(one())
+        return max(mine) / max(others), list(runtime.stats().busy)
 
 
 def run(name: str, counts: list[int], seconds: float, flight: int, whole: bool) -> dict[str, Any]:
@@ -98,20 +126,21 @@ def run(name: str, counts: list[int], seconds: float, flight: int, whole: bool) 
     make, wave = WORKLOADS[name]
     graph, instances = make()
     update = Update(partial(torch.optim.Adam, lr=1e-3, fused=True), wave, "instances")
-    with Inline(graph, update=update, max_active_keys=wave) as runtime:
-        one = rate(runtime, instances, seconds)
     costs = Trial(graph, update=update, max_active_keys=wave).run(instances[: max(32, 4 * wave)])
-    print(f"\n{name}: one core {one:,.0f}/s; a trial says {costs.instances / costs.alone:,.0f}/s", flush=True)
-    out: dict[str, Any] = {"one": one, "nodes": costs.seconds, "beside": costs.beside, "alone": costs.alone}
+    out: dict[str, Any] = {"nodes": costs.seconds, "beside": costs.beside, "alone": costs.alone}
+    print(f"\n{name}: a trial says {costs.instances / costs.alone:,.0f}/s", flush=True)
     ways = Ways(graph, costs, len(os.sched_getaffinity(0)))
-    for workers in counts:
-        proposed = best(ways.with_copies(workers))
-        replicas = [ways.of_workers(workers, workers)] if whole else []
-        for way in (ways.of_workers(workers), *([proposed] if proposed else []), *replicas):
-            got, busy = measure(way, make, wave, update, seconds, flight)
-            shares = " ".join(f"{e:.0%}/{g:.0%}" for e, g in zip(way.expected.busy, busy, strict=False))
-            print(f"  {way.options():56} expected {way.speedup:4.2f}  got {got / one:4.2f}  busy {shares}", flush=True)
-            out[way.options()] = {"expected": way.speedup, "got": got / one, "busy": busy}
+    with Inline(graph, update=update, max_active_keys=wave) as runtime:
+        ready(runtime, instances)
+        one = partial(rate, runtime, instances, seconds / TURNS)
+        for workers in counts:
+            proposed = best(ways.with_copies(workers))
+            replicas = [ways.of_workers(workers, workers)] if whole else []
+            for way in (ways.of_workers(workers), *([proposed] if proposed else []), *replicas):
+                got, busy = measure(way, make, one, wave, update, seconds, flight)
+                shares = " ".join(f"{e:.0%}/{g:.0%}" for e, g in zip(way.expected.busy, busy, strict=False))
+                print(f"  {way.options():56} expected {way.speedup:4.2f}  got {got:4.2f}  busy {shares}", flush=True)
+                out[way.options()] = {"workers": workers, "expected": way.speedup, "got": got, "busy": busy}
     return out
 
 

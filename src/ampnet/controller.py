@@ -160,6 +160,11 @@ class Controller:
         while self._open_next() and together:
             pass
 
+    def share_out(self, copies: int, together: int) -> None:
+        """Before anything is pumped: number instances so that ``together`` of them in a row go to the same of so many
+        copies, the one with the fewest in flight."""
+        self._numbers = Numbers([copies], together)
+
     def stop(self) -> None:
         """Pump nothing more; what is in flight will still come back. May be called from anywhere, a loader included."""
         self.stopping = True

@@ -18,10 +18,11 @@ class Numbers:
     """0, 1, 2, ... in order, unless replicas are to have equally many instances in flight (``moduli``).
 
     Then it is the smallest unused number of the replica that has the fewest. Where there are replicas in two numbers,
-    n and m, the sum of both counts.
+    n and m, the sum of both counts. ``block``: so many in a row go to the same replica, to travel together.
     """
 
-    def __init__(self, moduli: Iterable[int]) -> None:
+    def __init__(self, moduli: Iterable[int], block: int = 1) -> None:
+        self._block, self._left, self._best = block, 0, 0
         self._moduli = sorted(set(moduli)) or [1]
         self._period = math.lcm(*self._moduli)
         self._next = list(range(self._period))
@@ -29,22 +30,26 @@ class Numbers:
 
     def take(self) -> int:
         """A number that was never used."""
-        loads, moduli = self._flying, self._moduli
-        if len(moduli) == 1:
-            load = loads[0]
-            best = min(range(self._period), key=lambda c: (load[c], self._next[c])) if self._period > 1 else 0
-        else:
-            both = list(zip(moduli, loads, strict=True))
-            best = min(range(self._period), key=lambda c: (sum(load[c % n] for n, load in both), self._next[c]))
-        number = self._next[best]
-        self._next[best] += self._period
-        for n, load in zip(moduli, loads, strict=True):
+        if not self._left:
+            self._best, self._left = self._fewest(), self._block
+        self._left -= 1
+        number = self._next[self._best]
+        self._next[self._best] += self._period
+        for n, load in zip(self._moduli, self._flying, strict=True):
             load[number % n] += 1
         return number
+
+    def _fewest(self) -> int:
+        """Which remainder of the period the next number has."""
+        if self._period == 1:
+            return 0
+        both = list(zip(self._moduli, self._flying, strict=True))
+        return min(range(self._period), key=lambda c: (sum(load[c % n] for n, load in both), self._next[c]))
 
     def clear(self) -> None:
         """Nothing is in flight any more."""
         self._flying = [[0] * n for n in self._moduli]
+        self._left = 0
 
     def free(self, number: int) -> None:
         """An instance of this number is not in flight any more."""

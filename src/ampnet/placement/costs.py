@@ -22,11 +22,12 @@ from ampnet.graph import Graph
 from ampnet.placement.memory import memory_of
 from ampnet.update.policy import Update
 
-HOP = 30e-6
+HOP = 40e-6
 """Seconds that a crossing takes of each of the two workers: a third to send or receive it (bench/hops.py), the rest is
 its operation."""
-BYTES = 5e9
-"""Bytes of rows that each of them copies in a second, at sizes that do not stay in caches; likewise."""
+BYTES = 3e9
+"""Bytes of rows that each of them copies in a second, into memory that is shared and out of it into arenas; from QM9 in
+two parts beside one, on one core each."""
 COPIED = 4e9
 """Bytes a second of rows that are made only because they cross."""
 

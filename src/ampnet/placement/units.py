@@ -27,9 +27,7 @@ def units_of(sites: Sites) -> list[frozenset[str]]:
         if site.kind == "mixture":
             sources = [source for source in sites.read(site, 0) if source.kind == "absorbed"]
             sets.append({site.name, *(source.name for source in sources)})
-        elif site.kind == "view":
-            seen_by.setdefault(site.name, set()).update(reader.name for reader, _ in sites.readers(site))
-        elif isinstance(site.node, Embedding) and site.node.size <= _SMALL:
+        elif site.kind == "view" or (isinstance(site.node, Embedding) and site.node.size <= _SMALL):
             seen_by.setdefault(site.name, set()).update(reader.name for reader, _ in sites.readers(site))
     return joined([*sets, *({name, *readers} for name, readers in seen_by.items() if len(readers) == 1)])
 

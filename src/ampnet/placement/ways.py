@@ -121,8 +121,8 @@ class Ways:
         heavy = sorted((unit for unit in units if units[unit] > _HEAVY * each), key=lambda unit: -units[unit])
         tried: list[Mapping[tuple[str, ...], int]] = [{}]
         for some in (heavy[:1], heavy):
-            for most in (False, True):
-                wanted = {u: workers if most else min(workers, max(2, ceil(units[u] / each))) for u in some}
+            for most in (0, workers, workers + 1, 2 * workers, 2 * workers + 1):  # more of them can be shared out finer
+                wanted = {u: most or min(workers, max(2, ceil(units[u] / each))) for u in some}
                 if wanted not in tried and sum(wanted.values()) <= _COPIES * workers:
                     tried.append(wanted)
                     yield from self._changed(workers, wanted)

@@ -321,6 +321,8 @@ class Layout:
             seen.add(site.number)
         if self._choices:
             self._choose()
+        self.crosses = any(op.crosses for op in self.operations)
+        """Whether rows go to other workers, or come from them."""
 
     def _choose(self) -> None:
         """Operations of the Linears of a choice become one, where their rows are neighbours."""

@@ -51,7 +51,7 @@ _AHEAD = 256
 
 
 class Planner:
-    """Scores and layouts of a team, for one of its workers. Raises `Unplayable` where they cannot be told beforehand."""
+    """Scores and layouts of a team, for one of its workers. Raises `Unplayable` where they cannot be planned."""
 
     def __init__(self, graph: Graph, wiring: Wiring, team: Team, here: int, shelf: Shelf) -> None:
         nodes = team.nodes

@@ -76,7 +76,7 @@ class Site:
     worker: int = -1
     """The worker that makes its rows. -1: pumped, to every worker that reads them."""
     here: bool = True
-    """Whether its rows are made, or pumped, here. Of a crossing that is not: its rows are sent from here, or neither."""
+    """Whether its rows are made, received or pumped here."""
     source: Site | None = None
     """Of a crossing: the site whose rows cross."""
     arena: int = -1
@@ -95,7 +95,8 @@ class Site:
     pairs: list[Site] = field(default_factory=list)
     """Of a mixture: the sums that each of its Linears is applied to, as sites."""
     slot: int = -1
-    """The number of the first slot, here; -1: it has none here. A mixture has three: what pairs read, what it reads, and the way back."""
+    """The number of the first slot, here; -1: it has none here. A mixture has three: what pairs read, what it reads,
+    and the way back."""
     early: list[bool] = field(default_factory=list)
     """Of each slot: whether all that it reads is made before the site's first round."""
     choice: int | None = None

@@ -25,7 +25,6 @@ from ampnet.nodes.transform import Parameterised
 from ampnet.plan.team import Team
 from ampnet.replicas.group import Copy
 
-
 _KINDS = 64
 """Kinds of instances, by the copies they go to, that are cut apart at most."""
 

@@ -232,6 +232,9 @@ class Processes(Runtime):
             on_worker=self.on_worker,
         )
         self.controller.teams = len(self._there.teams)
+        copies, together = self._there.staging.shares
+        if copies > 1:
+            self.controller.share_out(copies, together)
         return chain([first], streams)
 
     def _equalise(self) -> None:

@@ -55,6 +55,10 @@ class Staging:
             for team in teams
         ]
         self._waves = 0
+        self.shares = (1, 1)
+        """Copies of nodes that waves are shared out among, and instances of a wave; not of the whole model."""
+        if self._parted and len(teams) == 1:
+            self.shares = (copies_of(teams[0], copies), wave_size or size_of(teams[0], places))
 
     def stage(self, instances: Mapping[int, Instance], train: bool, stream: int) -> int:
         """Send instances, all of them for one team. Returns how many workers will play them."""

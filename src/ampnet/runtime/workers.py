@@ -136,8 +136,8 @@ class Workers:
         return [[name for team in some for name in team.nodes] for some in teams]
 
     def _spin(self) -> float:
-        """Seconds for which a worker looks out for rows of others before it sleeps: a sleeper takes 30 to 60 us to wake,
-        and other workers wait for what it makes. Not where workers have to share cores."""
+        """Seconds for which a worker looks out for rows of others before it sleeps: to wake it takes 30 to 60 us, and
+        others wait for what it makes. Not where workers have to share cores."""
         apart = parted([team for team, _ in self.teams])
         return SPIN if apart and self.settings.workers <= len(os.sched_getaffinity(0)) else 0.0
 

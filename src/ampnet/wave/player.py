@@ -7,8 +7,8 @@
                                   locally, asking nobody, before any other passage plays another operation
                     [5] end       losses are reported, instances retire, memory is given back
 
-The operations of a passage are played in the order of its layout, then backward. Where nodes are parted over workers, an
-operation at the border waits until its rows, or their gradients, have come (`take`); other passages go on meanwhile:
+The operations of a passage are played in the order of its layout, then backward. Where nodes are parted over workers,
+an operation at the border waits until its rows, or their gradients, have come (`take`); other passages go on meanwhile:
 
     worker 0    wave 1 [op][op]>. . . . . . . . . .<[op][op]        >  rows are sent        . waits
                 wave 2         [op][op]>. . . . . . . . . .         <  gradients have come
@@ -57,6 +57,8 @@ from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline, told_of
 
 _SPARE = 4
 """Passages that are in flight at once by default, where waves take turns."""
+_STRETCH = 6
+"""Operations that are played, where nodes are parted over workers, before it is looked what has come from others."""
 
 
 class Player:
@@ -105,6 +107,8 @@ class Player:
         self.products = Products(narrow=precision == "bfloat16")
         self._alone = schedule.one_by_one and not any(planner.sites.parted for planner in self.planners)
         """Whether a passage is played from its first to its last operation with nothing in between."""
+        self._stretch = -1 if self._alone else _STRETCH if schedule.one_by_one else 1
+        """Operations that are played before another passage may be chosen; -1: all."""
         self._exact = not self._alone or self.skips
         """Whether versions of weights are noted, and gradients looked at, operation by operation."""
         self.passages: list[Passage] = []
@@ -247,7 +251,7 @@ class Player:
         if self._due and self._due_of is not passage:
             self._settle()
         told = Timeline(self.clock) if self._traced and not self._exact else None
-        if self._play(passage, told, -1 if self.schedule.one_by_one else 1):
+        if self._play(passage, told, self._stretch):
             if told is not None:
                 self._announce(told.event(self.name, passage))
             self._end(passage)

@@ -4,7 +4,8 @@ The operations of a passage have one order, so a schedule only chooses among pas
 is to begin next:
 
     backward-first    gradients before activations, the oldest wave first (the paper's). In one process every operation
-                      of the oldest wave can always run, so waves are played one after the other: staleness is 0
+                      of the oldest wave can always run, so waves are played one after the other: staleness is 0. Where
+                      nodes are parted over workers, a wave that no other worker waits for comes last
     fifo              whoever has waited longest: waves take turns, operation by operation
     sweep             whoever has the least of its operations behind it: waves move in step
     random            any, drawn from the seed. For tests
@@ -35,14 +36,14 @@ class WaveSchedule(Protocol):
 
 
 class BackwardFirst:
-    """The oldest: in one process it always comes first to a backward, and to its end."""
+    """Backward before forward, then the oldest; of those that go to other workers, if there are any."""
 
     one_by_one = True
 
     def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
-        if not passages:
-            return None
-        return next((p for p in passages if p.backward), passages[0])
+        if len(passages) > 1:
+            return min(passages, key=lambda p: (not p.layout.crosses, not p.backward))  # of equal ones, the first
+        return passages[0] if passages else None
 
 
 class Fifo:

@@ -1,7 +1,7 @@
 """Slice: rows of one site and round on their way to another worker, or their gradients on the way back.
 
-Both sides know the layout of the wave, so a slice names no states and no keys: the crossing, the round and the direction
-say what its rows are, and how many there must be. The digest of the sender's layout shows at once if the two differ.
+Both sides know the layout of the wave, so a slice names no states and no keys: crossing, round and direction say what
+its rows are, and how many there must be. The digest of the sender's layout shows at once if the two differ.
 """
 
 from __future__ import annotations
