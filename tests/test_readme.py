@@ -60,7 +60,7 @@ def test_every_file_that_the_docs_name_exists(page: str) -> None:
 def test_the_examples_of_the_testing_page_run() -> None:
     page = README.parent / "docs" / "testing.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     shared: dict[str, object] = {"__name__": "testing_page"}
     for block in blocks:
         exec(compile(block, str(page), "exec"), shared)

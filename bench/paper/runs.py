@@ -2,7 +2,7 @@
 
     waves      ampnet train W --max-active-keys N                instances in flight computed together: the default
     messages   ... --no-waves                                    message by message in one process, as the paper does
-    workers    ... --no-waves --workers 2                        one model, its nodes on two processes
+    workers    ... --workers 2                                   one model, its nodes on two processes
     replicas   ... --replicas 2                                  copies of the model with shared weights, a process each
     torch      python -m bench.paper.baseline W --threads N      plain torch, synchronous
 
@@ -72,7 +72,7 @@ class Run:
         how = {
             "waves": [],
             "messages": ["--no-waves"],
-            "workers": ["--no-waves", "--workers", str(self.workers)],
+            "workers": ["--workers", str(self.workers)],
             "replicas": ["--replicas", str(self.replicas)],
         }[self.way]
         return ["ampnet", "train", self.workload, "--max-active-keys", str(self.max_active_keys), *how, *end]

@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -107,14 +108,14 @@ class Controller:
         retire: Callable[[Column, bool], None],
         forget: Callable[[Column], None],
         flush: Callable[[], None],
-        stage: Callable[[Mapping[int, Instance], Stream], int] = lambda instances, stream: 0,
+        stage: Callable[[Mapping[int, Instance], Stream], Sequence[int]] = lambda instances, stream: (),
         read: Callable[[Iterator[Instance]], Instance] = next,
         moduli: Iterable[int] = (),
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``stage`` takes whole instances, and returns how many workers will play them. If it returns 0 they are posted
-        message by message; ``post`` also gets whether a batch is the last of its instances.
+        """``stage`` takes whole instances, and returns how many workers will play each. If it returns none, they are
+        posted message by message; ``post`` also gets whether a batch is the last of its instances.
 
         ``read`` takes the next instance from an iterator. ``moduli``: numbers of replicas that are to have equally many
         instances in flight (see `Numbers`).
@@ -281,9 +282,9 @@ class Controller:
                 self._complain(opened, number, instance)
         at = self.clock()  # whoever takes them may begin at once
         staged = self._stage(batch, opened.stream)
-        for number, instance in batch.items():
+        for (number, instance), workers in zip(batch.items(), staged or repeat(0), strict=False):
             due = 0 if staged and train else self._due(instance, train)
-            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, due, staged)
+            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, due, workers)
         if not staged:
             self._post_all(opened, batch)
         elif self._announce.wants(Pump):

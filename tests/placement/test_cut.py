@@ -123,6 +123,16 @@ def test_many_nodes_that_fit_only_just() -> None:
     assert max(held) <= limit - PROCESS
 
 
+def test_a_unit_is_parted_where_it_would_not_fit_otherwise() -> None:
+    costs = chain(1.0, 1.0, 1.0)
+    costs.memory = dict.fromkeys("abc", 10**9)
+    costs.units = [frozenset("abc")]
+    assert together(cut(costs, 3, {}, PROCESS + 3 * 10**9), "abc")
+    assert len(set(cut(costs, 3, {}, PROCESS + 10**9).values())) == 3
+    with pytest.raises(GraphError, match=r"need 3.00 GB.* do not fit on 2 workers.*node 'a' needs 1.00 GB"):
+        cut(costs, 2, {}, PROCESS + 10**9)
+
+
 def test_what_does_not_fit_names_the_largest_node_and_the_remedy() -> None:
     costs = chain(1.0, 1.0, 1.0)
     costs.memory = {"a": 12 * 10**8, "b": 2 * 10**9, "c": 12 * 10**8}

@@ -153,10 +153,9 @@ def test_gradients_of_all_are_summed_and_those_of_each_start_anew() -> None:
             counts.append(table.add_gradients(updater, i == 0))
             assert float(updater.sums[0].abs().sum()) == 0
             assert not updater.full()
-        sums, count, moved = table.gradients()
+        sums, count = table.gradients()
         assert counts == [1, 0, 3]
         assert count == 4
-        assert moved == {0, 1}
         assert bool((sums[0] == 4 * round_).all())
 
 

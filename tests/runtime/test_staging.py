@@ -37,7 +37,7 @@ def some(*numbers: int) -> dict[int, Instance]:
 
 def test_one_team_on_two_workers() -> None:
     staging, sent = staged(chain("linear", "tanh"), {"linear1": 0, "tanh2": 2, "loss": 2})
-    assert staging.stage(some(0, 1, 2, 3, 4), True, 0) == 2  # workers
+    assert staging.stage(some(0, 1, 2, 3, 4), True, 0) == [2] * 5  # workers
     waves = [(1, [0, 1]), (2, [2, 3])]
     assert sent == [(worker, 0, number, wave) for number, wave in waves for worker in (0, 2)]
     sent.clear()  # there is a wave for each worker: the last instance waits for company
@@ -51,8 +51,8 @@ def test_teams_of_one_worker_get_instances_as_they_come() -> None:
     staging, sent = staged(
         graph, {name: graph.copies[name].number if name in graph.copies else 0 for name in graph.nodes}
     )
-    assert staging.stage(some(0, 2, 4, 6), True, 0) == 1
-    assert staging.stage(some(1, 3), False, 1) == 1
+    assert staging.stage(some(0, 2, 4, 6), True, 0) == [1] * 4
+    assert staging.stage(some(1, 3), False, 1) == [1] * 2
     assert sent == [(0, 0, None, [0, 2, 4, 6]), (1, 1, None, [1, 3])]
 
 
@@ -62,8 +62,8 @@ def test_where_one_team_is_parted_waves_of_all_have_numbers() -> None:
     replicate(graph, None, 2)
     hosts = {name: int(name == "loss#1") if name in graph.copies else 0 for name in graph.nodes}
     staging, sent = staged(graph, hosts, wave_size=2)
-    assert staging.stage(some(0, 2), True, 0) == 2
-    assert staging.stage(some(1, 3), True, 0) == 1
+    assert staging.stage(some(0, 2), True, 0) == [2, 2]
+    assert staging.stage(some(1, 3), True, 0) == [1, 1]
     assert sent == [(0, 0, 1, [0, 2]), (1, 0, 1, [0, 2]), (0, 1, 2, [1, 3])]
 
 
@@ -100,3 +100,17 @@ def test_replicas_are_waited_for_after_every_training_stream() -> None:
     assert not equality.equal("a", 1)
     assert equality.equal("b", 1)
     assert not Equality([]).end()
+
+
+def test_a_worker_that_has_other_copies_only_hears_nothing_of_a_wave() -> None:
+    """
+    worker 0    loss, linear1#1        all waves
+    worker 1    linear1#2              those whose instances have odd numbers
+    """
+    graph = chain("linear", "tanh")
+    replicate(graph, "linear1", 2)
+    hosts = {name: int(name == "linear1#2") for name in graph.nodes}
+    staging, sent = staged(graph, hosts, wave_size=2)
+    assert staging.shares == (2, 2)
+    assert staging.stage(some(0, 1, 2, 3), True, 0) == [1, 2, 1, 2]
+    assert sent == [(0, 0, 1, [0, 2]), (0, 0, 2, [1, 3]), (1, 0, 2, [1, 3])]

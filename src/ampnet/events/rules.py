@@ -65,7 +65,36 @@ class Rule:
         self.found.append(Violation(promise, sentence, self.position if position is None else position))
 
 
-class Pairing(Rule):
+class Settled(Rule):
+    """Base of rules about what has to be answered until a run is at rest."""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Rest):
+            self._settle()
+        elif isinstance(event, Begin):
+            self.close()
+        else:
+            self._look(event)
+
+    def _look(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        """A run is at rest: report what is open, and clear."""
+        raise NotImplementedError
+
+    def _clear(self) -> None:
+        """Forget what is open."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if self.complete:
+            self._settle()
+        else:
+            self._clear()
+
+
+class Pairing(Settled):
     """P1: what went out of a port in training comes back to it, once, and not before it went out.
 
     Ports are those of nodes, and the controller's inputs. An instance that travels in a wave is answered by the wave as
@@ -77,7 +106,7 @@ class Pairing(Rule):
         self._out: defaultdict[tuple[str, tuple[str, ...]], Counter[Row]] = defaultdict(Counter)
         self._early: defaultdict[tuple[str, tuple[str, ...]], Counter[Row]] = defaultdict(Counter)
 
-    def __call__(self, event: Event) -> None:
+    def _look(self, event: Event) -> None:
         match event:
             case Forward(train=True):
                 for port, states in event.sent:
@@ -91,10 +120,6 @@ class Pairing(Rule):
                 self._receive(_input(event.port), event.states)
             case Wave(train=True):
                 self._travel(set(event.instances))
-            case Rest():
-                self._settle()
-            case Begin():
-                self.close()
             case _:
                 pass
 
@@ -130,17 +155,11 @@ class Pairing(Rule):
                 self.report(
                     "P1", f"{where} sent {words_of(fields, list(out.elements()))} and never got a backward for it"
                 )
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._out.clear()
         self._early.clear()
-
-    def close(self) -> None:
-        if self.complete:
-            self._settle()
-        else:
-            self._forget()
 
 
 class Flight(Rule):

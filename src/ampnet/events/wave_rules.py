@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ampnet.events.log import BACKWARD, FORWARD, Begin, Event, Operation, Played, Rest, Retire, Wave
-from ampnet.events.rules import Rule, Violation
+from ampnet.events.log import BACKWARD, FORWARD, Event, Operation, Played, Retire, Wave
+from ampnet.events.rules import Settled, Violation
 from ampnet.events.waves import Key, WavesUnderWay, key_of, words_of_wave
 
 Site = tuple[str, int]
@@ -49,7 +49,7 @@ class _Passage:
         return not self.open and not self.due
 
 
-class WavePairing(Rule):
+class WavePairing(Settled):
     """P1 in waves; and (P5) that waves begin before they are played, and an instance travels in one at a time."""
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
@@ -59,7 +59,7 @@ class WavePairing(Rule):
         self._last: dict[str, int] = {}
         """The highest number of a wave on each worker."""
 
-    def __call__(self, event: Event) -> None:
+    def _look(self, event: Event) -> None:
         match event:
             case Wave():
                 self._begin(event)
@@ -68,10 +68,6 @@ class WavePairing(Rule):
             case Retire():
                 for wave in self._waves.retire(event.instances):
                     self._forget(key_of(wave))
-            case Rest():
-                self._settle()
-            case Begin():
-                self.close()
             case _:
                 pass
 
@@ -179,9 +175,3 @@ class WavePairing(Rule):
         self._passages.clear()
         self._waves.clear()
         self._last.clear()
-
-    def close(self) -> None:
-        if self.complete:
-            self._settle()
-        else:
-            self._clear()

@@ -5,12 +5,13 @@
     [3] exact      where there are few units and workers, all ways are tried instead
 
 What is made small is the load of the busiest worker (`Costs.loads`), then, of cuts that are as good, what crosses. A
-worker must not hold more bytes of parameters than ``limit``.
+worker must not hold more bytes of parameters than ``limit``; units are parted only where they would not fit otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, product
 
 import numpy as np
@@ -33,9 +34,11 @@ def cut(costs: Costs, workers: int, fixed: Mapping[str, int], limit: int | None 
     """A worker for every node that costs something. ``fixed`` nodes are where it says."""
     problem = _Problem(costs, workers, fixed, limit)
     best = problem.exact() if problem.ways() <= _WAYS else problem.search()
-    if limit is not None and problem.too_much(best):
-        raise GraphError([_refusal(costs, problem.units, workers, limit)])
-    return problem.named(best)
+    if limit is None or not problem.too_much(best):
+        return problem.named(best)
+    if costs.units:
+        return cut(replace(costs, units=[]), workers, fixed, limit)
+    raise GraphError([_refusal(costs, workers, limit)])
 
 
 class _Problem:
@@ -227,16 +230,14 @@ def _units(costs: Costs, fixed: Mapping[str, int]) -> tuple[list[list[str]], lis
     return list(found.values()), [stuck[key] for key in found]
 
 
-def _refusal(costs: Costs, units: Sequence[Sequence[str]], workers: int, limit: int) -> str:
+def _refusal(costs: Costs, workers: int, limit: int) -> str:
     room = limit - PROCESS
-    needs = {tuple(unit): sum(costs.memory.get(name, 0) for name in unit) for unit in units}
-    unit, most = max(needs.items(), key=lambda item: item[1])
-    name = max(unit, key=lambda one: costs.memory.get(one, 0))
+    name, most = max(costs.memory.items(), key=lambda item: item[1])
     largest = f"node '{name}' needs {shown(most)} for parameters, sums of gradients and optimizer"
     left = f"of the {shown(limit)} of a worker, {shown(max(0, room))} are left beside Python and torch"
     if most > room:
         return f"{largest}; {left}. Remedy: a higher limit, or tiles if it is a Linear"
-    total = sum(needs.values())
+    total = sum(costs.memory.values())
     return (
         f"nodes need {shown(total)}, and do not fit on {workers} workers: {left}, and {largest}. Remedy: more workers, "
         f"or a higher limit"

@@ -28,18 +28,19 @@ from ampnet.graph import CONTROLLER, Graph
 from ampnet.instance import Instance
 from ampnet.placement.costs import Costs, guess
 from ampnet.placement.flows import Flows
-from ampnet.placement.memory import memory_of
+from ampnet.placement.memory import memory_of, shown
 from ampnet.placement.units import units_of
 from ampnet.plan.layout import Layout
 from ampnet.plan.sites import Sites
 from ampnet.runtime.inline import Inline
+from ampnet.update.policy import Update
 
 SECONDS = 0.5
 """A trial goes over its instances again and again for this long."""
 _SHOWN = 100
 """Characters of an error that are told."""
-LARGE = 1 << 30
-"""Bytes of parameters from which on no copy is made to try."""
+LARGE = 2 << 30
+"""Bytes that a copy would take in training, from which on none is made to try."""
 
 
 class Trial:
@@ -52,11 +53,11 @@ class Trial:
 
     def run(self, instances: Sequence[Instance]) -> Costs:
         """The costs of a wave of these instances; guessed, with the reason, where they cannot be measured."""
-        size = sum(w.numel() * w.element_size() for n in self.graph.parameterised().values() for w in n.updater.weights)
         if not instances:
             return self._guess("there is no instance to try")
+        size = sum(memory_of(self.graph, self._policies()).values())
         if size > LARGE:
-            return self._guess(f"{size / 1e9:.1f} GB of parameters are not copied to be tried")
+            return self._guess(f"{shown(size)} of parameters, sums and optimizers are not copied to be tried")
         try:
             copied = copy.deepcopy(self.graph)
         except Exception as error:
@@ -74,8 +75,11 @@ class Trial:
                 return _measured(copied, runtime, meter, list(instances))
 
     def _guess(self, reason: str) -> Costs:
+        return guess(self.graph, reason, self._policies())
+
+    def _policies(self) -> dict[str, Update | None]:
         given, update = self.settings.get("updates") or {}, self.settings.get("update")
-        return guess(self.graph, reason, {name: given.get(name, update) for name in self.graph.parameterised()})
+        return {name: given.get(name, update) for name in self.graph.parameterised()}
 
 
 def _failed(error: AmpnetError) -> str:

@@ -205,11 +205,8 @@ class Table:
         for total, given in zip(self.sums, updater.sums, strict=True):
             total.copy_(given) if first else total.add_(given)
         if first:
-            self.having.zero_()
             self.counts.zero_()
-        count, moved = updater.give()
-        for i in range(len(self.having)):
-            self.having[i] += count > 0 and (moved is None or i in moved)
+        count = updater.give()
         self.counts += count
         return count
 
@@ -218,9 +215,9 @@ class Table:
         for total, weight in zip(self.sums, updater.weights, strict=True):
             total.copy_(weight)
 
-    def gradients(self) -> tuple[list[Tensor], int, set[int]]:
-        """The sums, how many gradients are in them, and the parameters that got one."""
-        return self.sums, int(self.counts), set(torch.nonzero(self.having).flatten().tolist())
+    def gradients(self) -> tuple[list[Tensor], int]:
+        """The sums, and how many gradients are in them."""
+        return self.sums, int(self.counts)
 
 
 def digest(updater: Updater) -> int:

@@ -222,11 +222,11 @@ class Member:
         The first makes the step, and leaves its weights on the table; the others take them. So they are equal whatever
         their optimizers remember, which may be of a run that was cut short at different points.
         """
-        sums, count, moved = self.table.gradients()
+        sums, count = self.table.gradients()
         if not count:
             return None
         if self.number == 0:
-            applied = self.node.updater.apply_together(sums, count, moved, own)
+            applied = self.node.updater.apply_together(sums, count, own)
             self.table.put(self.node.updater)
             return applied
         self.node.updater.replace(sums)

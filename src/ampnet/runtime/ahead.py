@@ -5,6 +5,7 @@ They are read before any of them is computed with, so a loader that fills one bu
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice, takewhile
 
@@ -34,6 +35,7 @@ def place_ahead(
     if some and stream.train and len(known(graph, workers, affinity)) < len(graph.nodes):
         size = wave_size or -(-max_active_keys // (2 * workers))
         costs = Trial(graph, max_active_keys=len(some), wave_size=size).run(some)
+        gc.collect()  # the copy that was tried, which holds itself: workers are forked soon
     return place(graph, workers, affinity, costs, memory_per_worker), stream
 
 

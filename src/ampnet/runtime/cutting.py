@@ -133,6 +133,25 @@ def copies_of(team: Team, copies: Mapping[str, Copy]) -> int:
     return together if together <= _KINDS else 1
 
 
+def players_of(team: Team, copies: Mapping[str, Copy]) -> list[list[int]]:
+    """For each kind of instances, by the copies that they go to: the workers that have anything to do with them."""
+    kinds = 1 if any(node.by_turns for node in team.nodes.values()) else copies_of(team, copies)
+    out: list[list[int]] = []
+    for kind in range(kinds):
+        names = [
+            name
+            for name, node in team.nodes.items()
+            if node.role != "route"
+            and (kinds == 1 or name not in copies or not copies[name].by_instance or _is(copies[name], kind))
+        ]
+        out.append(sorted({team.hosts[name] for name in names}))
+    return out
+
+
+def _is(copy: Copy, kind: int) -> bool:
+    return kind % copy.count == copy.number
+
+
 def _missing(instance: Instance) -> frozenset[str]:
     if instance.complete:
         return _NONE

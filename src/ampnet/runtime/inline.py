@@ -142,12 +142,12 @@ class Inline(Runtime):
         assert self.worker is not None
         return self.worker
 
-    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> int:
+    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> Sequence[int]:
         if self.player is None:
-            return 0
+            return ()
         lot = Lot(self.player.planner.sites, self._by_name, instances, stream.train, self.controller.sending)
         self.player.stage(lot)
-        return 1
+        return [1] * len(instances)
 
     def _played(self, lot: Lot) -> None:
         self.controller.played(np.array(lot.numbers))

@@ -271,7 +271,7 @@ class Processes(Runtime):
     def _read(self, source: Iterator[Instance]) -> Instance:
         return next(source) if self._there is None else self._there.crew.read(source)
 
-    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> int:
+    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> Sequence[int]:
         return self._workers.staging.stage(instances, stream.train, self.controller.sending)
 
     def _retire(self, instances: Column, train: bool) -> None:

@@ -186,9 +186,9 @@ class Runtime:
         """Pumped messages, for an input; whether they are the last of their instances."""
         raise NotImplementedError
 
-    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> int:
-        """Take whole instances of a stream; returns how many workers will play them. 0: post their messages."""
-        return 0
+    def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> Sequence[int]:
+        """Take whole instances of a stream; returns how many workers will play each. None: post their messages."""
+        return ()
 
     def _read(self, source: Iterator[Instance]) -> Instance:
         """The next instance of a stream; raises StopIteration after the last one."""

@@ -16,8 +16,10 @@ becomes the same view of the copy as it was of the storage:
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +52,17 @@ def share(graph: Graph, extra: Sequence[Tensor] = ()) -> list[Tensor]:
     parameters = [p for u in updaters for p in u.parameters]
     parameters += [p for tiled in graph.tiled.values() for p in tiled.module.parameters()]
     storages = {_storage(p): _bytes(p) for p in parameters if p.numel()}
-    arena = Arena.of([*storages.values(), *(total for u in updaters for total in u.sums), *extra])
+    arena = Arena.of([*storages.values(), *(total for u in updaters for total in list.__iter__(u.adding)), *extra])
     _move(parameters, {key: arena.copy(storage) for key, storage in storages.items()})
     for updater in updaters:
-        updater.rebind(arena.copy)
+        updater.rebind(arena.zeros)
     return [arena.copy(tensor.detach()) for tensor in extra]
+
+
+def give_back() -> None:
+    """Give memory that was freed back to the machine: a process that is forked now would have it as well."""
+    with suppress(AttributeError):  # of glibc only
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _move(parameters: Iterable[nn.Parameter], copies: dict[int, Tensor]) -> None:
@@ -89,12 +97,16 @@ class Arena:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """The same numbers, here."""
+        return self.zeros(tensor, tensor.dtype).copy_(tensor)
+
+    def zeros(self, like: Tensor, dtype: torch.dtype) -> Tensor:
+        """As many zeros. The memory is taken from the machine by whoever first writes to them."""
+        if not like.numel():
+            return torch.zeros_like(like, dtype=dtype)
         start = self._used
-        self._used += _size(tensor)
-        if not tensor.numel():
-            return tensor
-        flat = torch.frombuffer(self._memory, dtype=tensor.dtype, count=tensor.numel(), offset=start)
-        return flat.view(tensor.shape).copy_(tensor)
+        flat = torch.frombuffer(self._memory, dtype=dtype, count=like.numel(), offset=start).view(like.shape)
+        self._used += _size(flat)
+        return flat
 
 
 def _size(tensor: Tensor) -> int:

@@ -3,7 +3,8 @@
     pumped ──by number──> team 0 ──cut──> wave 17 ──note──> worker 0, worker 1      the same waves in the same order
                           team 1 ──cut──> wave 18 ──note──> worker 2
 
-The workers of a team each say when they have played an instance; it retires when all of them have. Where every team has
+The workers of a team each say when they have played an instance; it retires when all of them have. A worker that hosts
+nothing but copies that an instance does not go to hears nothing of it. Where every team has
 one worker only, instances are sent as they come, and workers cut waves themselves.
 """
 
@@ -17,7 +18,7 @@ from ampnet.errors import TransportError
 from ampnet.instance import Instance
 from ampnet.plan.team import Team
 from ampnet.replicas.group import Copy
-from ampnet.runtime.cutting import Cutter, copies_of, rules_of, size_of
+from ampnet.runtime.cutting import Cutter, copies_of, players_of, rules_of, size_of
 from ampnet.runtime.known import Known
 from ampnet.runtime.parcel import Fields, culprit, pack
 from ampnet.runtime.transport import Note
@@ -44,8 +45,9 @@ class Staging:
     ) -> None:
         """``places``: instances of a team in flight at most."""
         self._known, self._inputs, self._send = known, inputs, send
-        self._workers = [team.workers for team in teams]
         self._parted = parted(teams)
+        self._workers = [players_of(team, copies) if self._parted else [team.workers] for team in teams]
+        """Of each team, by the copies of nodes that an instance goes to: the workers that play it."""
         self._cutters = [
             Cutter(
                 wave_size or size_of(team, places), len(team.workers), rules_of(team, copies), copies_of(team, copies)
@@ -60,21 +62,22 @@ class Staging:
         if self._parted and len(teams) == 1:
             self.shares = (copies_of(teams[0], copies), wave_size or size_of(teams[0], places))
 
-    def stage(self, instances: Mapping[int, Instance], train: bool, stream: int) -> int:
-        """Send instances, all of them for one team. Returns how many workers will play them."""
+    def stage(self, instances: Mapping[int, Instance], train: bool, stream: int) -> list[int]:
+        """Send instances, all of them for one team. Returns how many workers will play each."""
         number = next(iter(instances)) % len(self._cutters)
         self._cutters[number].add(instances, stream, train)
         self._send_waves(number)
-        return len(self._workers[number])
+        players = self._workers[number]
+        return [len(players[n % len(players)]) for n in instances]
 
     def _send_waves(self, number: int) -> None:
-        workers = self._workers[number]
+        players = self._workers[number]
         for sort, wave in self._cutters[number].cut():
             self._waves += 1
             wave_number = self._waves if self._parted else None
             note = pack(wave, sort, self._known, self._inputs, team=number, wave=wave_number)
             try:
-                for worker in workers:
+                for worker in players[sort.copy % len(players)]:
                     self._send(worker, note)
             except TransportError as error:
                 raise culprit(note, error) from error

@@ -2,7 +2,10 @@
 
 [1] parameters, sums of gradients and tables of replicas move into shared memory
 [2] instances that workers are to have from the start are rehearsed, once for all replicas of the whole model
-[3] fork; each worker makes its player and serves (`ampnet.runtime.host`)
+[3] fork; each worker makes optimizers for its nodes, and its player, and serves (`ampnet.runtime.host`)
+
+A worker has in memory what it shares with others and has touched, and all else that its maker had at the fork. So that
+is little: the maker has no optimizers, which may be larger than the parameters, and has given back what it had freed.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.known import Known
 from ampnet.runtime.post import Post
 from ampnet.runtime.protocol import Kind
-from ampnet.runtime.shared import share
+from ampnet.runtime.shared import give_back, share
 from ampnet.runtime.staging import Staging, parted
 from ampnet.runtime.teams import teams_of
 from ampnet.runtime.transport import Mesh, Note
@@ -96,6 +99,7 @@ class Workers:
         """``hosts``: the worker of each node. ``hear``, ``look``: as in `Post`. ``on_worker``: called in each."""
         self.graph, self.wiring, self.settings, self.clock = graph, wiring, settings, clock
         self._events, self._known, self._rehearsed, self._on_worker = events, known, rehearsed, on_worker
+        self._hosts = hosts
         _share(graph)  # [1]
         self.teams = teams_of(graph, wiring, hosts)
         self._inputs = {given.name: ("instance", *given.fields) for given in graph.inputs}
@@ -107,6 +111,7 @@ class Workers:
         endpoint = self.mesh.endpoint(settings.workers, spin=0.0)  # workers have something staged: there is no hurry
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        give_back()
         try:
             self.crew = Crew(settings.workers, self._be_worker, self._names(), settings.stuck_after)  # [3]
         except BaseException:
@@ -150,6 +155,9 @@ class Workers:
         if settings.pin:
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[number % len(cores)]})
+        for name, node in self.graph.parameterised().items():
+            if self._hosts[name] == number:
+                node.updater.adopt(node.updater.policy)
         host = Host(
             number,
             f"worker{number}",
@@ -194,7 +202,7 @@ def _share(graph: Graph) -> None:
     for table in tables:
         table.move([next(shared) for _ in table.tensors()])
     for node in graph.parameterised().values():
-        node.updater.adopt(node.updater.policy)  # optimizers hold the parameters as they are now
+        node.updater.leave()
 
 
 def _mesh(settings: WorkerSettings) -> Mesh:

@@ -66,21 +66,20 @@ class Updater:
         """How many updates these weights had, where other replicas update them as well; None: ``version``."""
         self.touched: list[Tensor] | None = None
         """Rows of the first parameter that got a gradient, where a node tells them apart; None: any may have."""
-        self.moved: set[int] | None = None
-        """Parameters that got a gradient, by number, where a node tells them apart; None: all did."""
         self._stash: dict[int, list[Tensor]] = {}
         self.direct: float | None = None
         """Where gradients may be added to the weights themselves: by what they are multiplied (see `go_direct`)."""
         self._went = False
 
-    def rebind(self, keep: Callable[[Tensor], Tensor] = lambda total: total) -> None:
+    def rebind(self, zeros: Callable[[Tensor, torch.dtype], Tensor] | None = None) -> None:
         """Look at the parameters anew, after they were moved or cast. Sums start from zero.
 
-        ``weights`` share memory with the parameters, so the optimizer's in-place steps are seen at once. ``keep`` may
-        put the sums elsewhere.
+        ``weights`` share memory with the parameters, so the optimizer's in-place steps are seen at once. ``zeros``
+        may make the sums elsewhere: as many numbers as a weight has, of a type.
         """
         self.weights = [p.detach() for p in self.parameters]
-        self.adding = Sums(keep(torch.zeros_like(w, dtype=sum_dtype(w))) for w in self.weights)
+        make = zeros or (lambda like, dtype: torch.zeros_like(like, dtype=dtype))
+        self.adding = Sums(make(w, sum_dtype(w)) for w in self.weights)
 
     @property
     def sums(self) -> Sums:
@@ -104,13 +103,14 @@ class Updater:
         self.stepper = stepper(self.optimizer) if len(trained) == len(self.parameters) else None
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
 
+    def leave(self) -> None:
+        """Another process updates these weights: drop what only that takes."""
+        self.optimizer = self.stepper = self.schedule = None
+
     def reset(self) -> None:
         """Drop the gradients that have added up so far."""
-        self.counter, self._touched, self._went = 0, False, False
-        if self.moved is not None:
-            self.moved.clear()
-        if self.touched is not None:
-            self.touched.clear()
+        self._start_anew()
+        self._went = False
         self.adding.zero()
 
     def touch(self, rows: Tensor) -> None:
@@ -135,10 +135,10 @@ class Updater:
             or self.stashes
         ):
             return
-        if instances < policy.min_update_frequency or self.waiting or self.together or self.moved is not None:
+        if instances < policy.min_update_frequency or self.waiting or self.together:
             return
         rate = None if self.version in self.live_versions() else quick.plain_rate()
-        if rate is not None and self._is_plain(self.adding, None):
+        if rate is not None and self._is_plain(self.adding):
             self.direct = -rate / (instances if policy.average else 1)
 
     @property
@@ -192,7 +192,7 @@ class Updater:
             self._went = False
             self._stepped()
         elif not self._step_rows(count):
-            self._step(self.sums, count, self.moved)
+            self._step(self.sums, count)
             self.adding.forget()
         self._start_anew()
         return Applied(self.version, count, reason)
@@ -204,7 +204,7 @@ class Updater:
         quick, policy = self.stepper, self.policy
         if quick is None or policy is None or not self._touched or self._went:
             return None
-        if not self._is_plain(self.adding, self.moved):
+        if not self._is_plain(self.adding):
             return None
         if self.touched and quick.can_step_rows():
             return None
@@ -226,20 +226,19 @@ class Updater:
         self.adding.forget()
         self._start_anew()
 
-    def apply_together(self, sums: Sequence[Tensor], count: int, moved: set[int], own: int) -> Applied | None:
+    def apply_together(self, sums: Sequence[Tensor], count: int, own: int) -> Applied | None:
         """Update the weights with the gradients of all replicas. ``own``: how many of them are this one's."""
         if self.policy is None:
             return None
-        self._step([total.clone() for total in sums], count, moved)
+        self._step([total.clone() for total in sums], count)
         return Applied(self.version, own, "together")
 
-    def give(self) -> tuple[int, set[int] | None]:
-        """Somebody took the sums: start from zero. Returns how many gradients they hold, and of which parameters."""
+    def give(self) -> int:
+        """Somebody took the sums: start from zero. Returns how many gradients they hold."""
         count = max(self.counter, 1) if self._touched else 0
-        moved = None if self.moved is None else set(self.moved)
         self.adding.zero()
         self._start_anew()
-        return count, moved
+        return count
 
     def replace(self, weights: Sequence[Tensor]) -> None:
         """Take these weights. As in an update, the version grows by one."""
@@ -249,26 +248,24 @@ class Updater:
         self.version += 1
 
     def _start_anew(self) -> None:
-        if self.moved is not None:
-            self.moved.clear()
         if self.touched is not None:
             self.touched.clear()
         self.counter, self._touched = 0, False
 
-    def _step(self, sums: list[Tensor], count: int, moved: set[int] | None) -> None:
+    def _step(self, sums: list[Tensor], count: int) -> None:
         """One step of the optimizer, with these sums of so many gradients (which it may change)."""
         policy, optimizer = self.policy, self.optimizer
         assert policy is not None
         assert optimizer is not None
         self._keep_version()
-        if self.stepper is not None and self._is_plain(sums, moved):
+        if self.stepper is not None and self._is_plain(sums):
             self.stepper.step(sums, count if policy.average else 1)
             self._stepped()
             return
         if policy.average and count > 1:
             torch._foreach_div_(sums, count)
-        for number, (parameter, total) in enumerate(zip(self.parameters, sums, strict=True)):
-            if parameter.requires_grad and (moved is None or number in moved):
+        for parameter, total in zip(self.parameters, sums, strict=True):
+            if parameter.requires_grad:
                 parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
         if policy.clip_value is not None:
             nn.utils.clip_grad_value_(self.parameters, policy.clip_value)
@@ -279,18 +276,17 @@ class Updater:
             parameter.grad = None
         self._stepped()
 
-    def _is_plain(self, sums: Sequence[Tensor], moved: set[int] | None) -> bool:
+    def _is_plain(self, sums: Sequence[Tensor]) -> bool:
         """Whether all sums are applied as they are."""
         policy = self.policy
         assert policy is not None
-        all_moved = moved is None or len(moved) == len(self.parameters)
         clips = policy.clip_norm is not None or policy.clip_value is not None
-        return all_moved and not clips and sums[0].dtype == self.parameters[0].dtype
+        return not clips and sums[0].dtype == self.parameters[0].dtype
 
     def _step_rows(self, count: int) -> bool:
         """The same for those rows of a table that got a gradient, if that is all the difference it makes."""
         policy, quick = self.policy, self.stepper
-        if not self.touched or quick is None or not quick.can_step_rows() or not self._is_plain(self.adding, None):
+        if not self.touched or quick is None or not quick.can_step_rows() or not self._is_plain(self.adding):
             return False
         assert policy is not None
         self._keep_version()

@@ -479,59 +479,6 @@ class Contract:
             for p in got:
                 assert contents(got[p]) == contents(sent[p])
 
-    def test_senders_looked_at_last_come_first(self) -> None:
-        with self.connect(3) as c:
-            a, b, d = (c.endpoint(p) for p in range(3))
-            a.send(2, numbered(1))
-            b.send(2, Note(1))
-            b.send(2, numbered(2))
-            got = d.receive(last=(1,))
-            assert [(s, type(f)) for s, f in got] == [(1, Note), (1, Slice), (0, Slice)]
-
-    def test_what_the_controller_said_first_is_seen_first(self) -> None:
-        """A tells C and then B; B tells C. C, asleep or not, sees A's word before B's, also where the way is full.
-
-        Without ``causal`` A's word to C may wait in A's outbox while the one to B goes.
-        """
-        many = 400
-
-        def a() -> None:
-            end = c.endpoint(0, causal=True)
-            for i in range(many):
-                end.send(2, Note(i, {"text": "x" * (3000 if i % 5 == 0 else 10)}))
-                end.send(1, Note(i))
-                end.receive()
-            while not end.flush():
-                end.wait(1.0)
-
-        def b() -> None:
-            end, seen = c.endpoint(1), 0
-            while seen < many:
-                for _, note in end.receive():
-                    assert isinstance(note, Note) and note.kind == seen
-                    end.send(2, note)
-                    seen += 1
-                if seen < many:
-                    end.wait(1.0)
-            while not end.flush():
-                end.wait(1.0)
-
-        with self.connect(3) as c, children(a, b):
-            end, told, seen = c.endpoint(2), 0, 0
-            deadline = time.monotonic() + PATIENCE
-            while seen < many:
-                assert time.monotonic() < deadline
-                for sender, note in end.receive(last=(0,)):
-                    assert isinstance(note, Note)
-                    if sender == 0:
-                        assert note.kind == told
-                        told += 1
-                    else:
-                        assert note.kind == seen < told
-                        seen += 1
-                if seen < many:
-                    end.wait(1.0)
-
     # Sleeping.
 
     def test_waiting_ends_after_its_time(self) -> None:
@@ -540,20 +487,6 @@ class Contract:
             assert not c.endpoint(0).wait(0.02)
             assert not c.endpoint(0).wait(0.0)
             assert time.monotonic() - began > 0.015
-
-    def test_waiting_ends_for_another_file(self) -> None:
-        read, write = os.pipe()
-        try:
-            with self.connect(2) as c:
-                end = c.endpoint(0)
-                assert not end.wait(0.0, also=(read,))
-                os.write(write, b"x")
-                assert end.wait(PATIENCE, also=(read,))
-                assert end.wait(0.0, also=(read,))
-                assert not end.wait(0.0)
-        finally:
-            os.close(read)
-            os.close(write)
 
     def test_nothing_is_waited_for_where_something_is_there(self) -> None:
         with self.connect(2) as c:

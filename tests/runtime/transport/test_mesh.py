@@ -49,7 +49,7 @@ class TestMeshThatSpins(Contract):
     def connect(self, parties: int, small: bool = True) -> Iterator[Mesh]:
         with meshed(parties, small) as mesh:
             plain = mesh.endpoint
-            mesh.endpoint = lambda party, causal=False, spin=None: plain(party, causal=causal, spin=1e-4)  # type: ignore[method-assign]
+            mesh.endpoint = lambda party, spin=None: plain(party, spin=1e-4)  # type: ignore[method-assign]
             yield mesh
 
     # The rest of the contract has nothing to do with waiting.
@@ -188,22 +188,6 @@ def test_only_a_sleeper_is_woken() -> None:
         a.send(1, numbered(2))
         assert os.eventfd_read(mesh._bells[1]) == 1
         assert waves(b.receive()) == [1, 2]
-
-
-def test_a_causal_party_sends_in_one_order_to_all() -> None:
-    with Mesh(3, 1 << 12) as mesh:
-        a, b, c = mesh.endpoint(0, causal=True), mesh.endpoint(1), mesh.endpoint(2)
-        for i in range(20):
-            a.send(1, numbered(i, width=100))
-        waiting = a.pending()
-        assert waiting > 0
-        a.send(2, numbered(99))
-        assert a.pending() == waiting + 1 and not c.receive()
-        got = []
-        while not a.flush():
-            got += waves(b.receive())
-        assert waves(c.receive()) == [99]
-        assert got + waves(b.receive()) == list(range(20))
 
 
 def test_who_may_take_part() -> None:

@@ -20,7 +20,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 
 from ampnet.errors import TransportError
@@ -63,19 +63,15 @@ class Endpoint:
         flags: memoryview,
         bell: int,
         *,
-        causal: bool = False,
         spin: float = SPIN,
     ) -> None:
         self.party, self.spin = party, spin
         self._ways = ways
         self._flags, self._bell = flags, bell
         self._rings_in = [way.ring_in for way in ways.values()]
-        together: deque[tuple[int, Record]] = deque()
-        self._outbox = {to: together if causal else deque[tuple[int, Record]]() for to in ways}
-        self._boxes = [together] if causal else list(self._outbox.values())
+        self._outbox = {to: deque[Record]() for to in ways}
         self._poll = select.poll()
         self._poll.register(bell, select.POLLIN)
-        self._also: tuple[int, ...] = ()
         self._in_vain = self._left_out = 0
         self.writing = False
         """Whether `send` has begun to write. True after an error: the rings may be in any condition."""
@@ -91,21 +87,21 @@ class Endpoint:
         box = self._outbox[to]
         record = encode(frame, way.slab_out)
         self.writing = True
-        if (box and not self._drain(box)) or not self._write(to, way, record):
-            box.append((to, [copied(part) for part in record]))
+        if (box and not self._drain(to)) or not self._write(to, way, record):
+            box.append([copied(part) for part in record])
         self.writing = False
 
     def flush(self) -> bool:
         """Move on what waits in the outbox, as far as there is room. True when it is empty."""
         empty = True
-        for box in self._boxes:
-            if box and not self._drain(box):
+        for to, box in self._outbox.items():
+            if box and not self._drain(to):
                 empty = False
         return empty
 
     def pending(self) -> int:
         """How many records wait in the outbox."""
-        return sum(map(len, self._boxes))
+        return sum(map(len, self._outbox.values()))
 
     def overflows(self) -> int:
         """How many slices with large rows found no room in a slab and went through a ring."""
@@ -115,10 +111,10 @@ class Endpoint:
         """How many slices that were received here have rows in a slab, and a tensor over them still exists."""
         return sum(way.slab_in.held() for way in self._ways.values())
 
-    def _drain(self, box: deque[tuple[int, Record]]) -> bool:
+    def _drain(self, to: int) -> bool:
+        box, way = self._outbox[to], self._ways[to]
         while box:
-            to, record = box[0]
-            if not self._write(to, self._ways[to], record):
+            if not self._write(to, way, box[0]):
                 return False
             box.popleft()
         return True
@@ -136,20 +132,10 @@ class Endpoint:
 
     # Receiving.
 
-    def receive(self, last: Sequence[int] = ()) -> list[tuple[int, Frame]]:
-        """All that has arrived: (sender, frame), in order for each sender.
-
-        Senders named in ``last`` are looked at last, and what they sent comes first. So where such a sender told
-        something to this party before it told another one, who sent a frame here thereafter, this party sees what
-        it was told before it sees the frame. (This needs a `causal` endpoint at that sender.)
-        """
-        frames = self._take([p for p in self._ways if p not in last] if last else self._ways)
-        return self._take(last) + frames if last else frames
-
-    def _take(self, senders: Iterable[int]) -> list[tuple[int, Frame]]:
+    def receive(self) -> list[tuple[int, Frame]]:
+        """All that has arrived: (sender, frame), in order for each sender."""
         out: list[tuple[int, Frame]] = []
-        for sender in senders:
-            way = self._ways[sender]
+        for sender, way in self._ways.items():
             ring = way.ring_in
             if not ring.ready():
                 continue
@@ -163,17 +149,15 @@ class Endpoint:
 
     # Sleeping.
 
-    def wait(self, timeout: float, also: Sequence[int] = ()) -> bool:
-        """Sleep until something may have arrived, what is in the outbox has moved on, or one of the file descriptors
-        ``also`` is readable. False after ``timeout`` seconds without any of it.
+    def wait(self, timeout: float) -> bool:
+        """Sleep until something may have arrived, or what is in the outbox has moved on. False after ``timeout``
+        seconds without either.
         """
         if self._ready() or self._moved():
             return True
         deadline = time.perf_counter() + timeout
         if self.spin and timeout > 0 and self._look_out(min(timeout, self.spin)):
             return True
-        if tuple(also) != self._also:
-            self._listen(tuple(also))
         place = FLAG * self.party
         self._flags[place] = 1
         try:
@@ -183,10 +167,8 @@ class Endpoint:
                 if self._ready() or self._moved():
                     return True
                 left = max(deadline - time.perf_counter(), 0.0)
-                found = self._poll.poll(1e3 * (min(left, ROOM) if any(self._boxes) else left))
-                if found:
-                    if any(fd == self._bell for fd, _ in found):
-                        os.eventfd_read(self._bell)
+                if self._poll.poll(1e3 * (min(left, ROOM) if self.pending() else left)):
+                    os.eventfd_read(self._bell)
                     return True
                 if left <= 0.0:
                     return False
@@ -216,21 +198,14 @@ class Endpoint:
 
     def _moved(self) -> bool:
         """Move the outbox on; whether it moved."""
-        if not any(self._boxes):
-            return False
         before = self.pending()
+        if not before:
+            return False
         self.flush()
         return self.pending() < before
 
-    def _listen(self, also: tuple[int, ...]) -> None:
-        for fd in set(self._also) - set(also):
-            self._poll.unregister(fd)
-        for fd in set(also) - set(self._also):
-            self._poll.register(fd, select.POLLIN)
-        self._also = also
-
     def close(self) -> None:
         """Forget the outbox. The rings and bells are the mesh's."""
-        for box in self._boxes:
+        for box in self._outbox.values():
             box.clear()
         self._ways, self._rings_in = {}, []

@@ -69,10 +69,9 @@ class Mesh:
         self._views.append(memoryview(self._memory[-1]))
         return self._views[-1]
 
-    def endpoint(self, party: int, *, causal: bool = False, spin: float | None = None) -> Endpoint:
+    def endpoint(self, party: int, *, spin: float | None = None) -> Endpoint:
         """This party's end of all its rings; to be used in that party's process, by one thread.
 
-        ``causal``: what this party sends later, to whomever, is in no ring before what it sent earlier, to whomever.
         ``spin``: seconds to look out for something before sleeping (None: `SPIN`, or none where there are more
         parties than cores).
         """
@@ -86,7 +85,7 @@ class Mesh:
                 there, back = (party, other), (other, party)
                 rings, slabs = (self._rings[back], self._rings[there]), (self._slabs[back], self._slabs[there])
                 ways[other] = Way(*rings, *slabs, self._bells[other])
-        return Endpoint(party, ways, self._flags, self._bells[party], causal=causal, spin=spin)
+        return Endpoint(party, ways, self._flags, self._bells[party], spin=spin)
 
     def close(self) -> None:
         """Let go of all memory and bells in this process. Endpoints must not be used any more."""
