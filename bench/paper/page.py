@@ -37,9 +37,10 @@ WAYS = """\
 together and nodes update at the end of a wave, so nothing is stale. Where updates are counted in instances (all but
 sentiment), a wave has no more of them than an update, and the training is the same whatever the number in flight, up
 to rounding: only its speed differs. *messages* (`--no-waves`) is the paper's execution, in one process: a node works
-on the messages that wait for it and updates while instances are in flight. *workers* is the same with one model parted
-over processes, *replicas* are copies of the model on a process each, which share their weights without locks. *torch*
-is plain torch, batched by hand and synchronous (`bench/paper/baseline.py`).
+on the messages that wait for it and updates while instances are in flight. *workers* is one model parted over
+processes, which play their parts of several waves in flight; *replicas* are copies of the model on a process each,
+which share their weights without locks. *torch* is plain torch, batched by hand and synchronous
+(`bench/paper/baseline.py`).
 """
 
 THROUGHPUT = """\

@@ -2,7 +2,8 @@
 
     embedding   parameters 400 MB + sums of gradients 400 MB + what Adam keeps 800 MB = 1.6 GB
 
-Rows in flight are not counted: they depend on the wave; nor what an optimizer takes only while it steps. A worker process takes `PROCESS` besides.
+Rows in flight are not counted: they depend on the wave; nor is what an optimizer takes only while it steps. A worker
+process takes `PROCESS` besides.
 """
 
 from __future__ import annotations
