@@ -140,7 +140,9 @@ def panels(found: Sequence[Measured]) -> list[Chart]:
         updates = [b.start for b in one.boxes if b.kind == "update"] or [last / 2]
         middle = min(updates, key=lambda at: abs(at - last / 2))
         start = max(0.0, min(middle, last) - seconds / 2)
-        drawn.append(chart(one.boxes, start=start, stop=start + seconds, title=f"{one.way.title}: {one.images:,.0f} images/s"))
+        drawn.append(
+            chart(one.boxes, start=start, stop=start + seconds, title=f"{one.way.title}: {one.images:,.0f} images/s")
+        )
     return drawn
 
 

@@ -78,10 +78,10 @@ def expect(
     controller = costs.instances * (PUMPED + making) + HEARD + (workers - 1) * HOP
     waits = 1 + (workers - 1) / (2 * (in_flight or FLIGHT * workers))  # waves queue up before a busy worker
     bounds = {
-        "worker": waits * max(loads) / replicas,
+        "in flight": sum(loads) / replicas / in_flight if in_flight is not None and workers > 1 else 0.0,
+        "worker": min(waits * max(loads), sum(loads)) / replicas,
         "controller": controller,
         "cores": (sum(loads) + controller) / (cores or many + 1),
-        "in flight": sum(loads) / replicas / in_flight if in_flight is not None and workers > 1 else 0.0,
     }
     bound = max(bounds, key=lambda name: bounds[name])
     seconds = max(bounds.values())
