@@ -68,7 +68,7 @@ def test_workers_auto_copies_what_is_too_large(jobs: list[Job], capsys: pytest.C
     (job,) = jobs
     assert (job.settings.workers, job.settings.replicate, job.settings.route) == (4, {"cell": 8}, "instance")
     assert job.hosts is not None
-    assert len({job.hosts[f"cell#{i}"] for i in range(1, 5)}) == 4
+    assert len({job.hosts[f"cell#{i}"] for i in range(1, 9)}) == 4
     assert {"cat#4", "cell#4"} < set(job.graph.nodes)
 
 
