@@ -9,7 +9,7 @@ numbers that came in and gives new ones to what comes out:
 
 A loop is served round by round, every port taking all that waits, so an instance is always at the same node in the same
 round, whoever it is rehearsed with. That is why what is noted of one instance can be put together later with what was
-noted of others (`ampnet.wave.score`).
+noted of others (`ampnet.plan.score`).
 """
 
 from __future__ import annotations

@@ -122,6 +122,5 @@ def check_precision(precision: str, waves: bool) -> None:
         raise ValueError(f"precision must be float32 or bfloat16, got {precision!r}")
     if precision != "float32" and not waves:
         raise AmpnetError(
-            "precision='bfloat16' needs waves: on worker processes replicas of the whole model; no max_batch, no "
-            "waves=False, no node with a forward of its own"
+            "precision='bfloat16' needs waves: no max_batch, no waves=False, no node with a forward of its own"
         )
