@@ -20,6 +20,12 @@ settings.load_profile("ampnet")
 
 
 @pytest.fixture(autouse=True)
+def _short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests on workers do not care how well nodes are placed."""
+    monkeypatch.setattr("ampnet.placement.trial.SECONDS", 0.1)
+
+
+@pytest.fixture(autouse=True)
 def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the end of every run, before anything is closed: nothing is held."""
     original = Inline.run
