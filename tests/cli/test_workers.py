@@ -136,7 +136,7 @@ def test_an_error_of_a_worker_is_one_message_and_leaves_nothing(
     assert main([*TWO, *FATAL, *files]) == 1
     captured = capsys.readouterr()
     assert re.match(
-        r"ampnet: node '\w+' failed in (forward|backward)( at \(instance=.*)? on worker 'worker\d'", captured.err
+        r"ampnet: node '\w+' failed in (forward|backward) at \(instance=.* on worker 'worker\d'", captured.err
     )
     assert "Traceback" not in captured.err
     assert list(tmp_path.iterdir()) == []

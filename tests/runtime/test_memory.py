@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
-from bench.memory import large, main, records, resident
+from bench.memory import large, records, resident
 
 from ampnet import Graph, GraphError, Instance, Processes, Update
 from ampnet.placement.memory import PROCESS, memory_of
@@ -79,11 +82,16 @@ def test_the_maker_has_no_optimizers_while_workers_have() -> None:
         assert all(node.updater.optimizer is None for node in graph.parameterised().values())
 
 
-def test_the_bench_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    # A worker has what the process of all these tests has: the limit is only small where nothing else ran.
-    assert main(["--gigabytes", "0.02", "--workers", "2", "--limit", "16", "--instances", "16"]) == 0
-    out = capsys.readouterr().out
-    assert out.count(": held") == 2
-    with pytest.raises(SystemExit, match="2"):
-        main(["--gigabytes", "0.02", "--workers", "2", "--limit", "0.301", "--instances", "16"])
-    assert "needs" in capsys.readouterr().err
+def bench(limit: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: workers are forks, and have what the process of all these tests has in memory."""
+    command = ("-m", "bench.memory", "--gigabytes", "0.02", "--workers", "2", "--limit", limit, "--instances", "16")
+    root = Path(__file__).parents[2]
+    return subprocess.run([sys.executable, *command], cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_the_bench_of_it() -> None:
+    held, refused = bench("1.0"), bench("0.301")
+    assert held.returncode == 0, held.stderr
+    assert held.stdout.count(": held") == 2
+    assert refused.returncode == 2
+    assert "needs" in refused.stderr

@@ -41,7 +41,7 @@ def in_waves(instances: Sequence[Instance], size: int) -> list[Sequence[Instance
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_gradients_on_any_workers_are_those_of_one_process(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))
     graph, instances = model(name)
@@ -76,7 +76,7 @@ def check(seed: int) -> None:
     assert_close(by_model_names(graph, parted.gradients()), model_gradients(model, drawn))
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(40))
 def test_seeds(seed: int) -> None:
     check(seed)
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ampnet import Graph, Inline, Instance, NodeError, StreamStats, Update, feed
 from ampnet.errors import DataError, LossError, NotFiniteWarning
 from ampnet.instance import Feed
-from ampnet.lang import Model, Seq, choose, compile, fold, loss
+from ampnet.lang import Model, Seq, choose, compile, each, fold, loss, reduce
 from ampnet.nodes import Function, Linear, Loss, Tanh
 from ampnet.testing import assert_close
 from tests.wave.both import NAMES, model
@@ -329,6 +329,31 @@ def test_a_gradient_is_named_with_its_own_wave_among_several(schedule: str) -> N
                     runtime.train(instances)
                 assert all(bool(torch.isfinite(w).all()) for w in weights(graph).values())
                 assert runtime.train(ordinary()).instances == 4
+
+
+@pytest.mark.parametrize("words", [3, 40], ids=["whole table", "rows asked for"])
+def test_a_gradient_of_a_row_that_many_share_is_named(words: int) -> None:
+    """Equal rows of a table have one gradient. Once, it was nobody's, and the error named no state."""
+
+    class Shares(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.last = nn.Embedding(words, 4), nn.Linear(4, 1)
+
+        def forward(self, tokens: Any, y: Any) -> None:
+            h = reduce(each(lambda token: torch.tanh(torch.exp(self.table(token))), tokens), "sum")
+            loss(self.last(h), y, "squared_error")
+
+    shares = Shares()
+    with torch.no_grad():
+        shares.table.weight[2] = 1e4
+    data = [(Seq(torch.tensor(tokens)), torch.zeros(1)) for tokens in ([0, 1, 0], [1, 2, 2], [0, 0, 1])]
+    graph = compile(shares, *data[0])
+    with Inline(graph, update=Update(SGD, 3, "instances"), max_active_keys=3) as runtime:
+        with pytest.raises(NodeError, match=r"node 'table' failed in backward at \(instance=1, tokens=1"):
+            runtime.train(graph.instances(data))
+        assert bool(torch.isfinite(shares.table.weight).all())
+        assert runtime.stats().engine == "waves"
 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAM])

@@ -100,12 +100,15 @@ class Faults:
             leader = next(o for o in passage.layout.operations if op.site in o.trained)
             kernel = passage.kernels[leader.site.number]
         found: list[Tensor] = []
-        if isinstance(kernel, TrainedKernel) and not kernel.lifted:
+        out = kernel.out
+        if out.grad is not None and out.inverse is not None and len(out.grad) == len(out.rows_made):
+            found = [out.grad[out.inverse[op.start : op.stop]]]  # equal rows are one, and so are their gradients
+        elif isinstance(kernel, TrainedKernel) and not kernel.lifted:
             span = kernel.all()
             a, b = op.start - kernel.start, op.stop - kernel.start
             found = [t[a:b] for t in (span.g, *(x for x in span.xs if x is not None), *span.named.values())]
-        elif kernel.out.grad is not None and len(kernel.out.grad) == kernel.out.rows:
-            found = [kernel.out.grad[op.start : op.stop]]
+        elif out.grad is not None and len(out.grad) == out.rows:
+            found = [out.grad[op.start : op.stop]]
         bad = np.zeros(op.stop - op.start, dtype=bool)
         for tensor in found:
             if tensor.is_floating_point() and len(tensor) == len(bad):
