@@ -111,7 +111,7 @@ def test_what_is_nowhere_is_told_with_the_places(root: Path) -> None:
         DataError, match=r"qm9: not found in .*data/qm9, \.\./shared/data/qm9, .*cache/ampnet/qm9; "
     ) as e:
         load("qm9", root)
-    assert str(e.value).endswith("'ampnet data get qm9' says how to make it")
+    assert str(e.value).endswith("'ampnet data get qm9' fetches it")
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:

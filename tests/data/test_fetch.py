@@ -2,74 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 from ampnet.data import fetch as fetching
-from ampnet.data import load
+from ampnet.data import load, sst
 from ampnet.data.catalog import entry_of
 from ampnet.data.check import check
 from ampnet.data.fetch import fetch
 from ampnet.errors import DataError
+from tests.data.server import Server
 from tests.data.small import STORY, TREES, symbolic_files, words
-
-
-class Server(ThreadingHTTPServer):
-    """Gives what a test puts into ``files``; ``wrong`` says what goes wrong on the way."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files: dict[str, bytes] = {}
-        self.wrong: dict[str, str] = {}
-        self.asked: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        name = self.path.lstrip("/")
-        self.server.asked.append(name)
-        wrong = self.server.wrong.get(name)
-        if wrong == "error" or name not in self.server.files:
-            self.send_error(500 if wrong else 404)
-            return
-        data = self.server.files[name]
-        self.send_response(200)
-        if wrong != "no length":
-            self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data[: len(data) // 2] if wrong == "cut" else data)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server(root: Path) -> Iterator[Server]:
-    """Has the files of MNIST."""
-    with Server() as server:
-        for path in (root / "mnist").iterdir():
-            server.files[path.name] = path.read_bytes()
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def left(place: Path) -> list[str]:
@@ -111,16 +64,6 @@ def test_an_error_on_the_way_leaves_nothing(wrong: str, server: Server, tmp_path
 def test_a_server_that_is_not_there(root: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be fetched \(.*refused"):
         fetch(entry_of("mnist"), tmp_path / "place", base_url="http://127.0.0.1:1/")
-    assert not (tmp_path / "place").exists()
-
-
-def test_a_server_that_is_silent(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts, and says nothing."""
-    import socket
-
-    monkeypatch.setattr(fetching, "TIMEOUT", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(DataError, match="fetched .*timed out"):
-        fetch(entry_of("mnist"), tmp_path / "place", base_url=f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert not (tmp_path / "place").exists()
 
 
@@ -195,9 +138,9 @@ def zipped(files: dict[str, str]) -> bytes:
     return out.getvalue()
 
 
-def treebank(good: str = "good") -> bytes:
+def treebank(good: str = "good", others: Mapping[str, str] = MappingProxyType({})) -> bytes:
     trees = {f"trees/{part}.txt": "".join(f"{tree}\n" for tree in lines) for part, lines in TREES.items()}
-    return zipped({name: text.replace("good", good) for name, text in trees.items()})
+    return zipped({name: text.replace("good", good) for name, text in trees.items()} | others)
 
 
 def test_the_treebank(server: Server, tmp_path: Path) -> None:
@@ -285,9 +228,42 @@ def test_glove_is_reduced_to_the_words_of_the_trees(server: Server, root: Path, 
 
 
 def test_what_cannot_be_fetched_says_what_is_needed(server: Server, root: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"(?s)place/qm9.*--base-url.*qm9_graphs\.npz.*node_offset.*edge_type.*RDKit"):
-        fetch(entry_of("qm9"), tmp_path / "place")
-    server.files["qm9_graphs.npz"] = (root / "qm9" / "qm9_graphs.npz").read_bytes()
-    assert fetch(entry_of("qm9"), tmp_path / "place", base_url=server.url) == "by sha256"
+    with pytest.raises(DataError, match=r"(?s)place/wordvec300.*--base-url.*spacy_md_300d_sst\.npz.*tokens.*vectors"):
+        fetch(entry_of("wordvec300"), tmp_path / "place")
+    server.files["spacy_md_300d_sst.npz"] = (root / "wordvec300" / "spacy_md_300d_sst.npz").read_bytes()
+    assert fetch(entry_of("wordvec300"), tmp_path / "place", base_url=server.url) == "by sha256"
     with pytest.raises(DataError, match="babi15 is generated"):
         fetch(entry_of("babi15"), tmp_path / "place")
+
+
+def test_a_place_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"mnist: cannot write to .*file/place: .*Nothing was kept"):
+        fetch(entry_of("mnist"), tmp_path / "file" / "place", base_url=server.url)
+
+
+def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While files are converted."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fetching, "_keep", full)
+    with pytest.raises(DataError, match="mnist: cannot write to .*: the disk is full"):
+        fetch(entry_of("mnist"), tmp_path / "place", base_url=server.url)
+    assert not (tmp_path / "place").exists()
+
+
+def test_a_member_that_is_far_too_large(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sst, "LARGEST", 10)
+    server.files["trainDevTestTrees_PTB.zip"] = treebank()
+    with pytest.raises(DataError, match=r"trees/train.txt: \d+ bytes are too many"):
+        fetch(entry_of("sst"), tmp_path / "place", base_url=server.url)
+
+
+@pytest.mark.parametrize("name", ["../../evil.txt", "/tmp/evil.txt", "trees\\..\\evil.txt"])
+def test_names_that_lead_out_of_an_archive(name: str, server: Server, tmp_path: Path) -> None:
+    server.files["trainDevTestTrees_PTB.zip"] = treebank(others={name: "x"})
+    with pytest.raises(DataError, match=r"trainDevTestTrees_PTB\.zip, member .*evil.*leads out of the archive"):
+        fetch(entry_of("sst"), tmp_path / "place", base_url=server.url)
+    assert not list(tmp_path.rglob("*evil*")) and not (tmp_path / "place").exists()

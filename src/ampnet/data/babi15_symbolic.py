@@ -20,7 +20,7 @@ import numpy as np
 
 from ampnet.data.babi15 import HAS_FEAR, IS, Deduction, arguments, deduced
 from ampnet.data.dataset import Dataset, Split
-from ampnet.data.entry import Entry, File, Source
+from ampnet.data.entry import Entry, File, Remote, Source
 from ampnet.data.files import broken, need, unpack
 from ampnet.errors import DataError
 
@@ -121,7 +121,12 @@ ENTRY = Entry(
     files=(File(ARCHIVE, "37512d3d97dda4ea775e3cbbb89e8fd7650cafc4bfc5d76abf0765928ee749ba"),),
     counts={"train": 4_000, "test": 4_000},
     source=Source(
-        tuple(f"processed_{k}/{part}/15_{what}.txt" for k in range(1, FOLDS + 1) for part in PARTS for what in WHAT),
+        tuple(
+            Remote(f"processed_{k}/{part}/15_{what}.txt")
+            for k in range(1, FOLDS + 1)
+            for part in PARTS
+            for what in WHAT
+        ),
         (
             "https://raw.githubusercontent.com/chingyaoc/ggnn.pytorch/9825b0440ef0805ca11092a9e331897c40982cc5/"
             "babi_data/",

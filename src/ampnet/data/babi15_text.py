@@ -26,8 +26,8 @@ from torch import Tensor
 from ampnet.data import babi15
 from ampnet.data.babi15 import HAS_FEAR, IS, Deduction, deduced
 from ampnet.data.dataset import Dataset, Split
-from ampnet.data.entry import Entry, File, Source
-from ampnet.data.files import broken, lines, need
+from ampnet.data.entry import Entry, File, Remote, Source
+from ampnet.data.files import broken, lines, need, refuse_unsafe
 from ampnet.lang.spaces import Edges, Seq
 
 NAME = "qa15_basic-deduction_{part}.txt"
@@ -124,6 +124,7 @@ def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
     path = fetched / ARCHIVE
     try:
         with tarfile.open(path) as archive:
+            refuse_unsafe(path, archive.getnames())
             for size in ("en", "en-10k"):
                 (out / size).mkdir()
                 for part in ("train", "test"):
@@ -152,10 +153,9 @@ def _entry(size: str, questions: int) -> Entry:
         files=(File(train, TRAIN[size]), File(test, TEST)),
         counts={"train": questions, "test": 1_000},
         source=Source(
-            (ARCHIVE,),
+            (Remote(ARCHIVE),),
             ("http://www.thespermwhale.com/jaseweston/babi/", "https://s3.amazonaws.com/text-datasets/babi_"),
             convert,
-            exact=False,
         ),
         licence="CC BY 3.0 (Facebook, bAbI tasks data 1-20 v1.2)",
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from ampnet.data import babi15, babi15_symbolic, babi15_text, list_reduction, mnist, qm9, sst, word_vectors
 from ampnet.data.entry import Entry
-from ampnet.errors import DataError
+from ampnet.errors import DataError, nearest
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
@@ -29,6 +27,4 @@ def entry_of(name: str) -> Entry:
     """The entry of that name."""
     if name in ENTRIES:
         return ENTRIES[name]
-    near = get_close_matches(name, ENTRIES, n=1)
-    remedy = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(ENTRIES)}"
-    raise DataError(f"there is no data set '{name}'; {remedy}")
+    raise DataError(f"there is no data set '{name}'; {nearest(name, ENTRIES)}")

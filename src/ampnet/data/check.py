@@ -71,13 +71,13 @@ def compare(entry: Entry, folder: Path) -> None:
     for name, wanted in listed.items():
         if not (folder / name).is_file():
             raise broken(folder / name, "", f"listed in {entry.name}.sha256, but not there")
-        if sha256(folder / name) != wanted:
-            raise broken(folder / name, "", f"its sha256 is not the one it had when it was fetched, {wanted}")
+        if (have := sha256(folder / name)) != wanted:
+            raise broken(folder / name, "", f"its sha256 is {have}; when it was fetched, it was {wanted}")
     for file in entry.files:
         path = find(folder, file.path)
         if path is None or str(path.relative_to(folder)) in listed:
             continue
-        have = contents_sha256(path)
+        have = contents_sha256(path, file.fields)
         if have != file.sha256:
             raise broken(path, "", f"the sha256 of its contents is {have}, must be {file.sha256}")
 

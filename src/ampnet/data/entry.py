@@ -6,7 +6,11 @@
           ── source     where `ampnet data get` fetches it, and how it becomes the files
 
 A checksum is that of a file's contents, unpacked: `train.txt`, `train.txt.gz` and `train.txt.xz` are the same file to
-us, so a copy that was packed again is as good as the original.
+us, so a copy that was packed again is as good as the original. The contents of an npz file are its arrays.
+
+What is fetched has a checksum of its own (`Remote.sha256`), that of the archive as its server has it. Where none is
+known, the files that are made from it must have the checksums of the catalogue (``exact``), or they are read and
+counted, and their checksums noted for later (trust on first use).
 """
 
 from __future__ import annotations
@@ -30,16 +34,31 @@ class File:
     """Within the data set's folder, without the ending of its packing."""
     sha256: str
     """Of its contents, unpacked."""
+    fields: tuple[str, ...] = ()
+    """Of an npz file: the arrays that are its contents; others may be there."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file to fetch."""
+
+    name: str
+    path: str = ""
+    """What follows the base in its address; empty: its name."""
+    sha256: str = ""
+    """Of the file as it is on the server; empty: not known."""
+    size: int = 0
+    """Bytes; 0: not known."""
 
 
 @dataclass(frozen=True)
 class Source:
     """Where a data set comes from."""
 
-    names: tuple[str, ...]
+    remotes: tuple[Remote, ...]
     """What to fetch."""
     bases: tuple[str, ...] = ()
-    """What to put before each name for its address; tried in turn. None: it cannot be fetched without --base-url."""
+    """What to put before each path for its address; tried in turn. None: it cannot be fetched without --base-url."""
     convert: Convert | None = None
     """None: what is fetched are the files."""
     exact: bool = True
@@ -69,12 +88,19 @@ class Entry:
     licence: str = ""
     variants: tuple[Mapping[str, Any], ...] = ({},)
     """Options of ``read`` that together read every file."""
+    workload: str = ""
+    """The workload that it belongs to, if that has another name. The command line takes the workload's name."""
+
+    @property
+    def called(self) -> str:
+        """Its name on the command line."""
+        return self.workload or self.name
 
     @property
     def remedy(self) -> str:
         """How to come by it, for the end of an error."""
         can_get = self.source is not None and self.source.bases
-        return f"'ampnet data get {self.name}' {'fetches it' if can_get else 'says how to make it'}"
+        return f"'ampnet data get {self.called}' {'fetches it' if can_get else 'says how to make it'}"
 
     def complaint(self, fault: object) -> str:
         """What is wrong, for the eyes of who has to mend it."""

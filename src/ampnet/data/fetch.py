@@ -1,8 +1,8 @@
 """Fetching a data set: nothing is in its place before it is whole, and nothing half-written stays.
 
-    place/.mnist.part-4711/fetched0/    what came over the wire, its length checked
+    place/.mnist.part-4711/fetched0/    what came over the wire: length and sha256 compared, where they are known
                           /files0/      what it was turned into
-    verify the files: checksums, or, where the source has no known ones, every record
+    verify the files: every record is read and counted, and checksums are compared
     rename them into place/mnist/
 
 A second copy of the program does not disturb the first: each has a folder of its own. The folder goes away whatever
@@ -12,26 +12,19 @@ happens; that of a process that was killed goes away with the next fetch.
 from __future__ import annotations
 
 import contextlib
-import http.client
+import errno
 import os
 import shutil
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ampnet.data.check import compare, note
 from ampnet.data.dataset import load
+from ampnet.data.download import Progress, download
 from ampnet.data.entry import Entry
 from ampnet.data.files import PACKED, BadFile
 from ampnet.data.places import read_folder
 from ampnet.errors import DataError
-
-TIMEOUT = 30.0
-"""Seconds without a byte after which a server is given up."""
-CHUNK = 1 << 16
-Progress = Callable[[str, int, int | None], None]
-"""Told of every piece that arrives: (address, bytes so far, bytes in all, if the server said so)."""
 
 
 def fetch(
@@ -50,7 +43,8 @@ def fetch(
     source = entry.source
     if source is None:
         raise DataError(f"{entry.name} is generated: there is nothing to get")
-    bases = source.bases if base_url is None else (base_url if base_url.endswith("/") else f"{base_url}/",)
+    given = None if base_url is None else base_url if base_url.endswith("/") else f"{base_url}/"
+    bases = source.bases if given is None else (given,)
     if not bases:
         raise DataError(
             f"{entry.name} cannot be fetched: its source must be converted first. Put the file into "
@@ -58,16 +52,18 @@ def fetch(
         )
     for name in source.needs:
         load(name, data_dir)  # before hundreds of megabytes come for nothing
-    with _part(entry, place) as part:
+    with _room(entry, place), _part(entry, place) as part:
         faults = []
         for number, base in enumerate(bases):
             fetched, files = part / f"fetched{number}", part / f"files{number}"
             try:
-                for name in source.names:
-                    download(base + name, fetched / name, progress)
+                for remote in source.remotes:
+                    path = remote.name if given else remote.path or remote.name
+                    download(base + path, fetched / remote.name, remote, progress)
+                progress(entry.name, 0, None)
                 files.mkdir()
                 (source.convert or _keep)(fetched, files, data_dir)
-                how = _verify(entry, files, source.exact)
+                how = _verify(entry, files)
             except BadFile as error:
                 fault = str(error).replace(f"{fetched}/", base).replace(f"{files}/", "").replace(f"{files}", "it")
                 faults.append(fault if base in fault else f"{base}: {fault}")
@@ -85,41 +81,34 @@ def _keep(fetched: Path, files: Path, data_dir: Path | None) -> None:
     fetched.rename(files)
 
 
-def _verify(entry: Entry, files: Path, exact: bool) -> str:
+def _verify(entry: Entry, files: Path) -> str:
     """Read everything; returns how it is known to be right."""
+    assert entry.source is not None
     for options in entry.variants:
         read_folder(entry, files, **options)
     try:
         compare(entry, files)
     except BadFile:
-        if exact:
+        if entry.source.exact:
             raise
         note(entry, files)
+        if all(remote.sha256 for remote in entry.source.remotes):
+            return "by the sha256 of what was fetched, and by reading every record"
         return "by reading every record (the source has no sha256 that is known)"
     return "by sha256"
 
 
-def download(address: str, target: Path, progress: Progress) -> None:
-    """Fetch one file. Anything but the whole of it is a `BadFile`."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    have = 0
+@contextlib.contextmanager
+def _room(entry: Entry, place: Path) -> Iterator[None]:
+    """What the disk refuses is a `DataError`."""
     try:
-        with urllib.request.urlopen(address, timeout=TIMEOUT) as answer, target.open("wb") as file:
-            length = answer.headers.get("Content-Length")
-            total = int(length) if length is not None and length.isdecimal() else None
-            while chunk := answer.read(CHUNK):
-                file.write(chunk)
-                have += len(chunk)
-                progress(address, have, total)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise BadFile(f"{address}: the server answered {error.code} {error.reason}") from error
-    except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        got = f" after {have:,} bytes" if have else ""
-        raise BadFile(f"{address}: cannot be fetched{got} ({reason})") from error
-    if total is not None and have != total:
-        raise BadFile(f"{address}: it ended after {have:,} of {total:,} bytes")
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "the disk is full" if full else str(error)
+        raise DataError(
+            f"{entry.name}: cannot write to {place}: {what}. Nothing was kept; give another folder with --data-dir"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import lzma
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,33 @@ def arrays(path: Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
     return out
 
 
+def refuse_unsafe(path: Path, names: Iterable[str]) -> None:
+    """Refuse an archive that has a member whose name leads out of the folder it would be unpacked into.
+
+    Nothing is ever written under a name that an archive gives; such an archive is not what it should be.
+    """
+    for name in names:
+        if name.startswith("/") or ".." in name.split("/") or "\\" in name:
+            raise broken(path, f"member {name!r}", "its name leads out of the archive; nothing was unpacked")
+
+
 def sha256(path: Path) -> str:
     """Of a file as it is."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def contents_sha256(path: Path) -> str:
-    """Of what a file holds, unpacked. A file that cannot be unpacked is a `BadFile`."""
+def contents_sha256(path: Path, fields: Sequence[str] = ()) -> str:
+    """Of what a file holds, unpacked; of an npz file, of its arrays ``fields``, each after its name, type and shape.
+
+    A file that cannot be unpacked is a `BadFile`.
+    """
+    if fields:
+        digest = hashlib.sha256()
+        for name, array in arrays(path, fields).items():
+            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
     if path.suffix not in PACKED:
         return sha256(path)
     data, fault = unpack(path)

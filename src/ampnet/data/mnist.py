@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ampnet.data.dataset import Dataset, Split
-from ampnet.data.entry import Entry, File, Source
+from ampnet.data.entry import Entry, File, Remote, Source
 from ampnet.data.files import broken, need, unpack
 
 SIDE, CLASSES = 28, 10
@@ -96,7 +96,9 @@ ENTRY = Entry(
     ),
     counts={"train": 60_000, "test": 10_000},
     source=Source(
-        names=tuple(f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")),
+        tuple(
+            Remote(f"{part}-{what}-ubyte.gz") for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
+        ),
         bases=("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
     ),
     licence="copyright Y. LeCun and C. Cortes; commonly given as CC BY-SA 3.0",

@@ -6,9 +6,9 @@ All molecules lie end to end in flat arrays; molecule i is a slice of each:
     atomic_number  [6 1 1 1 1 | 7 1 1 1 | ...]
     edge_offset    [0    4    7 ...]           bonds, each once; types: single, double, triple, aromatic
 
-The file is in the order of the original, small molecules first, so the split is drawn: 117,000 to learn from, the other
-13,831 to validate with. The seed of the split is an option (``load("qm9", seed=1)``) and has nothing to do with that
-of a run. The target is the norm of the dipole moment, in Debye.
+The file, which `ampnet.data.qm9_archive` makes, is in the order of the original, small molecules first, so the split is
+drawn: 117,000 to learn from, the other 13,831 to validate with. The seed of the split is an option (``load("qm9",
+seed=1)``) and has nothing to do with that of a run. The target is the norm of the dipole moment, in Debye.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ampnet.data import qm9_archive
 from ampnet.data.dataset import Dataset, Split
 from ampnet.data.entry import Entry, File, Source
 from ampnet.data.files import arrays, broken, need
@@ -161,22 +162,13 @@ ENTRY = Entry(
     about="small organic molecules, and their dipole moment",
     read=read,
     folder="qm9",
-    files=(File("qm9_graphs.npz", "3661ba09022c10ef0780006e5e59110a234a754da6d13437beabd18c0eb58381"),),
+    files=(File("qm9_graphs.npz", "193033a864c49d116d88eda00bd15b36b05dfcfbe8f85046a7cc8f28d6ed3552", FIELDS),),
     counts={"train": TRAIN, "valid": ALL - TRAIN},
-    source=Source(("qm9_graphs.npz",)),
-    by_hand="""\
-The official deposit (figshare, dsgdb9nsd.xyz.tar.bz2) has coordinates but no bonds; a graph network needs the bonds.
-The file is qm9_graphs.npz (12 MB; numpy.load, no pickle). Molecule i has atoms node_offset[i]:node_offset[i+1] and
-bonds edge_offset[i]:edge_offset[i+1]:
-  index                     int32 [130831], the number in the original QM9 (1..133885)
-  node_offset, edge_offset  int32 [130832]
-  atomic_number             uint8 [2359210] (1, 6, 7, 8, 9), heavy atoms of a molecule first
-  formal_charge             int8 [2359210]
-  edge_src, edge_dst        uint8 [2440360], atoms within the molecule from 0, each bond once, src < dst
-  edge_type                 uint8 [2440360]: 0 single, 1 double, 2 triple, 3 aromatic
-  mu                        float32 [130831], norm of the dipole moment, Debye
-It was made from the Python package qm9pack 1.0.3 (repository raghurama123/qm9pack, qm9pack/data/qm9_part{1,2,3}.csv;
-the 3,054 molecules that failed the authors' consistency check are left out) with RDKit 2026.09.1, hydrogens included. A
-file made with another RDKit may have another checksum, but can be read all the same.""",
-    licence="QM9 itself CC0 (figshare deposit of the paper); the package says MIT",
+    source=Source(
+        (qm9_archive.ARCHIVE, qm9_archive.LEFT_OUT),
+        ("https://ndownloader.figshare.com/files/", "https://springernature.figshare.com/ndownloader/files/"),
+        qm9_archive.convert,
+        exact=False,
+    ),
+    licence="CC0 (figshare deposit of the paper)",
 )

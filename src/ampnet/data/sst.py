@@ -25,11 +25,18 @@ import numpy as np
 import torch
 
 from ampnet.data.dataset import Dataset, Split
-from ampnet.data.entry import Entry, File, Source
-from ampnet.data.files import broken, lines, need
+from ampnet.data.entry import Entry, File, Remote, Source
+from ampnet.data.files import broken, lines, need, refuse_unsafe
 from ampnet.lang.spaces import Tree
 from ampnet.state import Ints
 
+ARCHIVE = Remote(
+    "trainDevTestTrees_PTB.zip",
+    sha256="5c613a4f673fc74097d523a2c83f38e0cc462984d847b82c7aaf36b01cbbbfcc",
+    size=789_539,
+)
+LARGEST = 1 << 24
+"""Bytes of a file of trees, at most."""
 CLASSES = 5
 FILES = {"train": "train", "valid": "dev", "test": "test"}
 
@@ -132,18 +139,23 @@ def _parse(line: str, parents: list[int], labels: list[int], words: list[int], n
 
 def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
     """The trees out of Stanford's archive."""
-    path = fetched / "trainDevTestTrees_PTB.zip"
+    path = fetched / ARCHIVE.name
     try:
         with zipfile.ZipFile(path) as archive:
+            refuse_unsafe(path, archive.namelist())
             for part in FILES.values():
+                member = archive.getinfo(f"trees/{part}.txt")
+                if member.file_size > LARGEST:
+                    raise broken(path, member.filename, f"{member.file_size:,} bytes are too many for it")
                 with lzma.open(out / f"{part}.txt.xz", "wb") as file:
-                    file.write(archive.read(f"trees/{part}.txt"))
+                    file.write(archive.read(member))
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         raise broken(path, "", f"not the archive of trees ({error})") from error
 
 
 ENTRY = Entry(
     name="sst",
+    workload="sentiment",
     about="Stanford Sentiment Treebank: binary trees, a label on every node",
     read=read,
     folder="sst",
@@ -153,6 +165,6 @@ ENTRY = Entry(
         File("test.txt", "6e54806dee95cf80cd918e7dfb3f6770f6df24bf826f289a4d1f709e1c8f6761"),
     ),
     counts={"train": 8_544, "valid": 1_101, "test": 2_210},
-    source=Source(("trainDevTestTrees_PTB.zip",), ("https://nlp.stanford.edu/sentiment/",), convert, exact=False),
+    source=Source((ARCHIVE,), ("https://nlp.stanford.edu/sentiment/",), convert, exact=False),
     licence="none stated; Stanford distributes it for research (sentences from Rotten Tomatoes, Pang & Lee 2005)",
 )

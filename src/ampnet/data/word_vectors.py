@@ -24,10 +24,18 @@ import numpy as np
 
 from ampnet.data import sst
 from ampnet.data.dataset import Dataset, Split, load
-from ampnet.data.entry import Entry, File, Source
-from ampnet.data.files import arrays, broken, need
+from ampnet.data.entry import Entry, File, Remote, Source
+from ampnet.data.files import arrays, broken, find, need, refuse_unsafe
+from ampnet.data.places import locate
 from ampnet.errors import DataError
 
+ARCHIVE = Remote(
+    "glove.6B.zip",
+    sha256="617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
+    size=862_182_613,
+)
+FIELDS = ("tokens", "found", "vectors")
+FILES = {"glove": "glove_6B_{dim}d_sst.npz", "wordvec300": "spacy_md_{dim}d_sst.npz"}
 NOISE = 0.05
 """Words without a vector get numbers up to this, as in Tai et al. 2015."""
 
@@ -66,15 +74,13 @@ class WordVectors(Dataset[Word]):
         return table
 
 
-def read(
-    folder: Path, *, name: str, file: str, dims: Sequence[int], scale: float, dim: int | None = None
-) -> WordVectors:
+def read(folder: Path, *, name: str, dims: Sequence[int], scale: float, dim: int | None = None) -> WordVectors:
     """From the file of so many dimensions (default: the first of ``dims``)."""
     dim = dims[0] if dim is None else dim
     if dim not in dims:
         raise DataError(f"{name}: there are no vectors of {dim} dimensions; there are {', '.join(map(str, dims))}")
-    path = need(folder, file.format(dim=dim))
-    got = arrays(path, ("tokens", "found", "vectors"))
+    path = need(folder, FILES[name].format(dim=dim))
+    got = arrays(path, FIELDS)
     tokens, found, vectors = got["tokens"], got["found"], got["vectors"]
     if vectors.shape != (len(tokens), dim) or found.shape != tokens.shape or tokens.dtype.kind != "U":
         raise broken(
@@ -91,6 +97,14 @@ def read(
     return WordVectors(name, {"words": words}, lambda w: (w.token, w.vector), tokens, found, vectors, scale)
 
 
+def here(name: str, dim: int, data_dir: Path | None = None) -> Path | None:
+    """The file of these vectors, if it is on this machine. Reads nothing."""
+    from ampnet.data.catalog import entry_of
+
+    folder = locate(entry_of(name), data_dir)
+    return None if folder is None else find(folder, FILES[name].format(dim=dim))
+
+
 def plain(token: str) -> str:
     """A word of the trees as it is written elsewhere: brackets and slashes without their escapes."""
     brackets = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
@@ -105,9 +119,10 @@ def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
     rows: dict[str, list[int]] = {}
     for i, token in enumerate(trees.vocabulary):
         rows.setdefault(plain(token).lower(), []).append(i)
-    path = fetched / "glove.6B.zip"
+    path = fetched / ARCHIVE.name
     try:
         with zipfile.ZipFile(path) as archive:
+            refuse_unsafe(path, archive.namelist())
             for dim in (50, 300):
                 found, vectors = np.zeros(len(tokens), bool), np.zeros((len(tokens), dim), np.float16)
                 with archive.open(f"glove.6B.{dim}d.txt") as file:
@@ -129,11 +144,17 @@ def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
 GLOVE = Entry(
     name="glove",
     about="GloVe 6B vectors for the words of sst, 50-d (fetched: also 300-d)",
-    read=partial(read, name="glove", file="glove_6B_{dim}d_sst.npz", dims=(50, 300), scale=1.0),
+    read=partial(read, name="glove", dims=(50, 300), scale=1.0),
     folder="glove",
-    files=(File("glove_6B_50d_sst.npz", "807349dd9883ac8eba31f247b16e24867f6f404b3c8672c04349c62b10a821d8"),),
+    files=(File("glove_6B_50d_sst.npz", "2e4b2f00e66bc4bdd2bf133cd5aef303a1c36d1dc92dfcd42a2cb1b0f0e6c7d7", FIELDS),),
     counts={"words": 21_701},
-    source=Source(("glove.6B.zip",), ("https://nlp.stanford.edu/data/",), convert, exact=False, needs=("sst",)),
+    source=Source(
+        (ARCHIVE,),
+        ("https://nlp.stanford.edu/data/", "https://downloads.cs.stanford.edu/nlp/data/"),
+        convert,
+        exact=False,
+        needs=("sst",),
+    ),
     by_hand="The archive (0.8 GB) is reduced to the words of the trees, so 'sst' must be here first.",
     licence="Public Domain Dedication and License v1.0",
 )
@@ -141,11 +162,11 @@ GLOVE = Entry(
 WORDVEC300 = Entry(
     name="wordvec300",
     about="300-d vectors (spaCy, not GloVe) for the words of sst",
-    read=partial(read, name="wordvec300", file="spacy_md_{dim}d_sst.npz", dims=(300,), scale=1 / 42),
+    read=partial(read, name="wordvec300", dims=(300,), scale=1 / 42),
     folder="wordvec300",
-    files=(File("spacy_md_300d_sst.npz", "f2a27411319087e33dd1b5b856c7858df36020be9cebd67307fedd1ae687ba49"),),
+    files=(File("spacy_md_300d_sst.npz", "7242910bc0350e40794a475230c1b884fc809c3a2bdfd091d628513e9556226d", FIELDS),),
     counts={"words": 21_701},
-    source=Source(("spacy_md_300d_sst.npz",)),
+    source=Source((Remote("spacy_md_300d_sst.npz"),)),
     by_hand="""\
 The file is spacy_md_300d_sst.npz (numpy.load, no pickle):
   tokens   text [21701], the words of the sst trees as written there, sorted
