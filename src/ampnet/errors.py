@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ampnet.lang.line import Line
     from ampnet.state import States
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """The remedy for a name that is not known: ``did you mean 'cell'?``, or the list of those that are."""
+    names = list(known)
+    near = get_close_matches(given, names, n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names)}"
 
 
 class AmpnetError(Exception):
@@ -102,8 +110,16 @@ class WorkerDied(AmpnetError):
         )
 
 
+class CallbackError(AmpnetError):
+    """A callback of `ampnet.fit` raised an exception. Names the callback and its method; the run is over."""
+
+
 class EngineWarning(UserWarning):
     """A graph cannot be played in waves and is run message by message, which is slower. Says why."""
+
+
+class SlowModuleWarning(UserWarning):
+    """A module that is taken whole is computed one message at a time, which is slow. Says why."""
 
 
 class NotFiniteWarning(UserWarning):

@@ -27,8 +27,8 @@ def test_list(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert all(name in out for name in ENTRIES)
     assert f"here: {root / 'mnist'}" in out
-    assert "missing: 'ampnet data get qm9' says how to make it" in out
-    assert f"incomplete: sst: {root / 'sst'} lacks dev.txt; 'ampnet data get sst' fetches it" in out
+    assert "missing: 'ampnet data get qm9' fetches it" in out
+    assert f"incomplete: sst: {root / 'sst'} lacks dev.txt; 'ampnet data get sentiment' fetches it" in out
     assert "12 train / 4 test" in out
     assert f"  {root} (--data-dir)\n  ../shared/data (beside the current folder): no such folder\n" in out
 
@@ -96,8 +96,8 @@ def test_get_that_fails(root: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     captured = capsys.readouterr()
     assert captured.err.startswith(f"ampnet: mnist: {tmp_path.as_uri()}/") and captured.err.count("\n") == 1
     assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").rglob("*.gz"))
-    assert main(["data", "get", "qm9"]) == 1
-    assert "qm9_graphs.npz" in capsys.readouterr().err
+    assert main(["data", "get", "wordvec300"]) == 1
+    assert "spacy_md_300d_sst.npz" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_get_that_fails(root: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (["data"], "ampnet data: what to do? 'ampnet data --help' lists what there is"),
         (["data", "get"], "ampnet data get: the following arguments are required: NAME"),
-        (["data", "get", "mnits"], "ampnet data get: NAME: there is no data set 'mnits'; did you mean 'mnist'?"),
-        (["data", "check", "x", "y"], "ampnet data check: NAME: there is no data set 'x'; there are: mnist, "),
+        (["data", "get", "mnits"], "ampnet data get: NAME: invalid choice: 'mnits'; did you mean 'mnist'?"),
+        (["data", "check", "x", "y"], "ampnet data check: NAME: invalid choice: 'x'; there are: mnist, "),
         (["data", "list", "--data-dir", "/no/such"], "ampnet data list: --data-dir: there is no folder /no/such"),
         (["data", "get", "mnist", "--base-url", "here"], "ampnet data get: --base-url: 'here' is not an address; "),
         (["data", "list", "--data-di", "/"], "ampnet data list: unknown option --data-di; did you mean --data-dir?"),

@@ -52,9 +52,9 @@ def test_a_picture_in_the_format_of_its_ending(
         (["list-reduction", "-o", "graph.gif"], "the ending of graph.gif says no format; use one of .svg, .png"),
         (["list-reduction", "-o", "none/graph.svg"], "there is no folder none"),
         (["chess"], "invalid choice: 'chess'"),
-        ([], "the following arguments are required: MODEL"),
+        ([], "the following arguments are required: WORKLOAD"),
         (["qm9", "--cell", "gru"], "--cell: only list-reduction has cells to choose from, not qm9"),
-        (["list-reduction", "--cell", "elman"], "--cell: invalid choice: 'elman'"),
+        (["list-reduction", "--cell", "elman"], "--cell: invalid choice: 'elman'; there are: relu, gru, lstm"),
     ],
 )
 def test_a_bad_request_is_one_line(

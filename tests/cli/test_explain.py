@@ -44,9 +44,9 @@ def test_cells_of_list_reduction(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["by-hand"], "by-hand is wired node by node, so there are no lines of a model to explain it by"),
         (["chess"], "invalid choice: 'chess'"),
-        (["mlp", "--cell", "gru"], "--cell: only list-reduction has cells to choose from, not mlp"),
-        (["mlp", "--width", "wide"], "--width: 'wide' is not a whole number"),
-        ([], "the following arguments are required: MODEL"),
+        (["mnist", "--cell", "gru"], "--cell: only list-reduction has cells to choose from, not mnist"),
+        (["mnist", "--width", "wide"], "--width: 'wide' is not a whole number"),
+        ([], "the following arguments are required: WORKLOAD"),
     ],
 )
 def test_a_bad_request_is_one_line(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

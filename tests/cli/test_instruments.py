@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,7 @@ ORDERS = [
 
 @pytest.mark.parametrize("options", [*ORDERS, "--no-waves"])
 def test_a_run_is_the_same_to_the_bit_whoever_looks(options: str, tmp_path: Path) -> None:
-    """Promise P20: the weights with and without a log and a trace."""
+    """Promise P20: the weights with and without a log, a trace and a live view."""
 
     def weights(name: str, *files: str) -> dict[str, torch.Tensor]:
         model = tmp_path / name
@@ -42,7 +45,8 @@ def test_a_run_is_the_same_to_the_bit_whoever_looks(options: str, tmp_path: Path
         return dict(read(model).state)
 
     plain = weights("plain.pt")
-    watched = weights("watched.pt", "--log", str(tmp_path / "run.log"), "--trace", str(tmp_path / "run.json"))
+    files = ("--log", str(tmp_path / "run.log"), "--trace", str(tmp_path / "run.json"))
+    watched = weights("watched.pt", *files, "--live")
     assert plain.keys() == watched.keys()
     for name, weight in plain.items():
         assert torch.equal(weight, watched[name]), name
@@ -92,3 +96,25 @@ def test_everything_that_reads_a_run_reads_waves(
 def test_replicas_on_workers_too(options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     looked_at(tmp_path, f"--replicas 2 {options}", capsys)
     assert not children()
+
+
+def test_the_live_view_says_where_it_is_and_is_gone_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = threading.active_count()
+    assert main([*BRIEF, "--live"]) == 0
+    found = re.match(r"live view: http://127\.0\.0\.1:(\d+)/\n", capsys.readouterr().out)
+    assert found is not None
+    with socket.socket() as probe, pytest.raises(ConnectionError):
+        probe.connect(("127.0.0.1", int(found[1])))
+    assert threading.active_count() == threads
+
+
+def test_a_live_view_at_a_port_in_use_is_an_error_before_anything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main([*BRIEF, "--live", str(port)]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert f"--live: port {port}: " in said.err
+    assert "give another, or none to take any that is free" in said.err
+    assert main([*BRIEF, "--live", "70000"]) == 2
+    assert "0 to 65535" in capsys.readouterr().err

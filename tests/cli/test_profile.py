@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ampnet.cli import main
-from ampnet.cli.profile import WORKLOADS
+from ampnet.cli.profiling import WORKLOADS
 from ampnet.models import registry
 
 SHORT = ("--seconds", "0.2")
@@ -96,12 +96,12 @@ def test_replicas_are_on_workers(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "the following arguments are required: MODEL"),
+        ([], "the following arguments are required: WORKLOAD"),
         (["chess"], "invalid choice: 'chess'"),
-        (["mlp", "--cell", "gru"], "--cell: only list-reduction has cells to choose from, not mlp"),
+        (["mnist", "--cell", "gru"], "--cell: only list-reduction has cells to choose from, not mnist"),
         (
             ["qm9", "--bucket", "5"],
-            "--bucket: qm9 has single instances only; list-reduction, by-hand, mlp have buckets",
+            "--bucket: qm9 has single instances only; mnist, list-reduction, by-hand have buckets",
         ),
         (["qm9", "--enough-rows", "all"], "--enough-rows: 'all' is not a whole number; give 1 or more"),
         (["qm9", "--seconds", "0"], "--seconds: 0 is too small"),

@@ -12,7 +12,7 @@ import pytest
 from ampnet.cli.progress import Display, Facts, Live, Plain, make_display
 from ampnet.controller import Progress
 from ampnet.events.staleness import Staleness
-from ampnet.fit import EpochRecord
+from ampnet.fitting import EpochRecord
 
 
 def facts(staleness: Staleness) -> Facts:
@@ -21,7 +21,7 @@ def facts(staleness: Staleness) -> Facts:
 
 FACTS = facts(Staleness(4, 2.14, 7, {0: 2, 1: 1, 7: 1}))
 RECORD = EpochRecord(3, 0.3, {"accuracy": 0.9}, 0.214, {"accuracy": 0.93124}, 31_204.4, 92_110.0, 13.0)
-LINE = "epoch  3  loss 0.214  accuracy 0.9312  train 31,204/s  valid 92,110/s  staleness 2.1 (max 7)"
+LINE = "epoch  3  loss 0.214  accuracy 0.9312  train 31,204/s  valid 92,110/s  staleness 2.1 (max 7)  0:13, 0:39 left"
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,10 @@ def test_an_epoch_in_a_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_validation_the_trainings_numbers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     make_display(FACTS).epoch(EpochRecord(10, 0.3, {"accuracy": 0.9}, None, {}, 31_204.4, None, 13.0))
-    assert capsys.readouterr().out == "epoch 10  loss 0.300  accuracy 0.9000  train 31,204/s  staleness 2.1 (max 7)\n"
+    assert (
+        capsys.readouterr().out
+        == "epoch 10  loss 0.300  accuracy 0.9000  train 31,204/s  staleness 2.1 (max 7)  0:13, 0:03 left\n"
+    )
 
 
 def test_quiet_shows_only_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +61,7 @@ def test_a_terminal_is_shown_what_moves(monkeypatch: pytest.MonkeyPatch, capsys:
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
     assert re.search(r"epoch 3/12 valid ━+.*━+ 6,900/10,000  69,000/s", shown)
     assert "loss 0.200  accuracy 0.9370  4 in flight  staleness 2.1 (max 7)" in shown
+    assert "elapsed 0:00  left: epoch 0:00, run 0:14 at most" in shown
     assert LINE in shown
 
 

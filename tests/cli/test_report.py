@@ -12,7 +12,7 @@ import pytest
 from ampnet.cli.report import replica_lines, report, summary, write_json
 from ampnet.events.replicas import GroupUse, ReplicaMeter, ReplicaUse
 from ampnet.events.staleness import StalenessMeter
-from ampnet.fit import EpochRecord, FitResult
+from ampnet.fitting import EpochRecord, FitResult
 from ampnet.runtime.stats import RunStats
 from tests.events.replicated import replicated
 
@@ -92,8 +92,8 @@ def test_the_closing_line_is_followed_by_those_on_replicas() -> None:
 
 
 def test_the_report_has_every_group_as_plain_data(tmp_path: Path) -> None:
-    assert report("x", RESULT, StalenessMeter(), {}, ENGINE, interrupted=False)["replicas"] == []
-    data = report("x", RESULT, StalenessMeter(), {}, ENGINE, interrupted=False, replicas=measured("shared"))
+    assert report("x", RESULT, StalenessMeter(), {}, ENGINE)["replicas"] == []
+    data = report("x", RESULT, StalenessMeter(), {}, ENGINE, replicas=measured("shared"))
     write_json(tmp_path / "run.json", data)
     (found,) = json.loads((tmp_path / "run.json").read_text())["replicas"]
     assert (found["group"], found["sync"], found["rounds"], found["drift_mean"]) == ("cell", "shared", 4, None)

@@ -79,7 +79,7 @@ def test_a_file_says_which_node_goes_where(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"cel": 1}', 'where.json, entry "cel": no node is called that; there are '),
+        ('{"cel": 1}', 'where.json, entry "cel": no node is called that; did you mean '),
         ('{"cell": 2}', 'where.json, entry "cell": 2 is no worker; there are 2, numbered from 0'),
         ('{"cell": -1}', 'where.json, entry "cell": -1 is no worker'),
         ('{"cell": "one"}', 'where.json, entry "cell": "one" is no worker'),
@@ -156,7 +156,7 @@ def test_an_interrupt_reports_what_was_reached(
     _, first, last, _ = lines(capsys)
     assert re.fullmatch(r"interrupted after \d epochs?, \d+\.\d s", first)
     assert SUMMARY.fullmatch(last.replace("staleness -", "staleness 0.0 (max 0)"))
-    assert json.loads(report.read_text())["interrupted"] is True
+    assert json.loads(report.read_text())["state"] == "interrupted"
     assert_kept(read_log(log), complete=times == 1)
     assert not children()
 

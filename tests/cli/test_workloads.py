@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from math import nan
@@ -23,9 +24,12 @@ from ampnet.data.qm9 import CHEMICAL_ACCURACY
 from ampnet.data.word_vectors import WordVectors
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.saved import read
-from ampnet.fit import FitInterrupted, FitResult
+from ampnet.experiments.sentiment import NO_VECTORS
+from ampnet.experiments.workload import measured
+from ampnet.fitting import FitInterrupted, FitResult
 from tests.cli.test_train import interrupting, lines
 from tests.data.conftest import root
+from tests.data.small import write_vectors
 from tests.experiments.test_molecules import WATER
 
 __all__ = ["root"]
@@ -100,11 +104,22 @@ def test_the_settings_of_the_paper(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "count"), [("mnist", 7), ("list-reduction", 30), ("sentiment", 2), ("babi15", 3), ("qm9", 4)]
 )
-def test_a_limit_is_on_the_training_only(name: str, count: int, trained: Trained, root: Path) -> None:
+def test_a_limit_is_on_training_and_validation(name: str, count: int, trained: Trained, root: Path) -> None:
     saved = read(trained(name, "--limit", str(count)))
     data = saved.workload.load(saved.settings, root)
+    whole = saved.workload.load(WORKLOADS[name].settings(**_sizes(name)), root).splits[measured(data)]
     assert len(data.train) == count
-    assert len(data.valid) == len(saved.workload.load(WORKLOADS[name].settings(**_sizes(name)), root).valid)
+    assert len(data.splits[measured(data)]) == min(count, len(whole))
+
+
+def test_a_model_trained_with_a_limit_is_evaluated_on_all_records(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = trained("adaptive-depth", "--limit", "10")
+    valid = _sizes("adaptive-depth")["valid_size"]
+    for more, records in (([], valid), (["--limit", "10"], 10)):
+        assert main(["evaluate", str(file), *more]) == 0
+        assert f" over {records} points;" in capsys.readouterr().out
 
 
 def _sizes(name: str) -> dict[str, int]:
@@ -169,8 +184,27 @@ def test_data_that_are_not_there(tmp_path: Path, root: Path, capsys: pytest.Capt
         assert "not found in " in error
         assert "'ampnet data get " in error
     (root / "wordvec300" / "spacy_md_300d_sst.npz").unlink()
-    assert main(["train", "sentiment", "--data-dir", str(root)]) == 1
+    assert main(["train", "sentiment", "--data-dir", str(root), "--vectors", "wordvec300"]) == 1
     assert "--vectors takes glove300, glove50, random" in capsys.readouterr().err
+
+
+def test_a_run_says_which_word_vectors_it_has(trained: Trained, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The best on this machine; none: how to get them, and what to expect without."""
+    argv = ["train", "sentiment", *SMALL["sentiment"].split(), "--data-dir", str(root), "--epochs", "1"]
+
+    def first_line() -> str:
+        capsys.readouterr()
+        assert main(argv) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    assert first_line() == f"word vectors: wordvec300 ({root / 'wordvec300' / 'spacy_md_300d_sst.npz'})"
+    write_vectors(root / "glove", "glove_6B_300d_sst.npz", 300)
+    assert first_line() == f"word vectors: glove300 ({root / 'glove' / 'glove_6B_300d_sst.npz'})"
+    assert read(trained("sentiment")).settings.vectors == "glove300", "what was found is what is saved"
+    shutil.rmtree(root / "glove")
+    shutil.rmtree(root / "wordvec300")
+    assert first_line() == NO_VECTORS and "'ampnet data get glove'" in NO_VECTORS
+    assert read(trained("sentiment")).state["embedding.weight"].shape[1] == 300
 
 
 @pytest.mark.usefixtures("ctrl_c")

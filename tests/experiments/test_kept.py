@@ -209,6 +209,6 @@ def test_ctrl_c_while_instances_are_prepared_is_heard(
     file = tmp_path / "run.json"
     assert main(["train", "adaptive-depth", "--train-size", "30", "--valid-size", "20", "--json", str(file)]) == 130
     report = json.loads(file.read_text())
-    assert report["interrupted"]
+    assert report["state"] == "interrupted"
     assert report["history"] == []
     assert "preparing instances ... 0 + 0 in 0.0 s\n" in capsys.readouterr().out

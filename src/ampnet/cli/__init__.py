@@ -1,5 +1,8 @@
 """The command line: ``ampnet train``, ``ampnet evaluate``, ``ampnet predict``, ``ampnet check``, ``ampnet draw``,
-``ampnet explain``, ``ampnet profile``, ``ampnet bench``, ``ampnet gantt``, ``ampnet report``, ``ampnet data``.
+``ampnet explain``, ``ampnet profile``, ``ampnet bench``, ``ampnet gantt``, ``ampnet report``, ``ampnet data``,
+``ampnet completion``.
+
+The parsers are made without torch, NumPy, matplotlib and rich: what a command needs is imported when it runs.
 
 Exit codes:
 
@@ -20,21 +23,55 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from ampnet._version import __version__
-from ampnet.cli import bench, check, data, draw, evaluate, explain, gantt, html_report, predict, profile, train
-from ampnet.cli.options import Parser, UsageError
+from ampnet.cli import (
+    bench,
+    check,
+    completion,
+    data,
+    draw,
+    evaluate,
+    explain,
+    gantt,
+    html_report,
+    predict,
+    profile,
+    train_options,
+)
+from ampnet.cli.options import Parser, UsageError, add_debug
 from ampnet.errors import AmpnetError, EngineWarning, NotFiniteWarning
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+COMMANDS = (
+    train_options,
+    evaluate,
+    predict,
+    draw,
+    explain,
+    data,
+    html_report,
+    gantt,
+    check,
+    profile,
+    bench,
+    completion,
+)
+"""The modules of the commands, in the order of the help."""
 
 
 def make_parser() -> Parser:
     """The parser of all commands. Each command puts its function into ``run`` and itself into ``parser``."""
-    parser = Parser(prog="ampnet", description="Asynchronous model-parallel training of dynamic neural networks.")
-    parser.add_argument("--version", action="version", version=f"ampnet {__version__}")
+    parser = Parser(
+        prog="ampnet",
+        description="Train neural networks whose computation depends on the input: sequences, trees, graphs.",
+        epilog="'ampnet COMMAND --help' lists the options of a command.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"ampnet {__version__}", help="show the version and exit"
+    )
     common = Parser(add_help=False)
-    common.add_argument("--debug", action="store_true", help="show the traceback of an error (default: off)")
+    add_debug(common)
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for command in (train, evaluate, predict, check, draw, explain, profile, bench, gantt, html_report, data):
+    for command in COMMANDS:
         command.add_parser(commands, common)
     return parser
 

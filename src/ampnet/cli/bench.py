@@ -14,14 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from ampnet.cli.options import Parser, positive, whole
-from ampnet.data.places import CHECKOUT
 from ampnet.errors import AmpnetError
+from ampnet.experiments.described import DESCRIBED
 
-WORKLOADS = ("mnist", "list-reduction", "sentiment", "babi15", "qm9", "permuted-layers")
+WORKLOADS = tuple(name for name in DESCRIBED if name != "adaptive-depth")
 OTHERS = {
-    "growth": "how the time of an instance grows with its size, with hidden size, instances in flight and workers",
-    "parts": "what single parts of the runtime cost; what worker processes and replicas give",
-    "all": "all of it",
+    "growth": "time per instance by its size, hidden size, instances in flight and workers",
+    "parts": "cost of single parts of the runtime, speedup by worker processes and replicas",
+    "all": "all of these",
 }
 NOT_HERE = """\
 the benchmarks are not part of the installed package: they are in the folder 'bench' of the repository, with the peers \
@@ -33,10 +33,10 @@ def add_parser(commands: Any, common: Parser) -> None:
     parser = commands.add_parser(
         "bench",
         parents=[common],
-        help="measure a workload beside its peers in one run",
-        description="Ours and the peers of the same workload, each in a process of its own, in turns: best and median "
-        "of several rounds. Every contender has the same batches, update size, optimizer and starting weights. Writes "
-        "a file of results and a picture of each workload.",
+        help="measure the speed of a workload against other implementations",
+        description="Measure AMPNet and other implementations of the same workload, each in its own process, in turns: "
+        "best and median of several rounds. All have the same batches, update size, optimizer and initial weights. "
+        "Writes a results file and a picture for each workload.",
         epilog="; ".join(f"{name}: {text}" for name, text in OTHERS.items()),
     )
     choices = (*WORKLOADS, *OTHERS)
@@ -45,22 +45,29 @@ def add_parser(commands: Any, common: Parser) -> None:
     def add(option: str, text: str, else_: str, **how: Any) -> None:
         parser.add_argument(option, help=f"{text} (default: {else_})", **how)
 
-    add("--rows", "only rows that match a pattern, like 'ours*'", "all", nargs="+", metavar="GLOB")
-    add("--repeats", "rounds", "3; 1 to the target", type=whole(1), metavar="N")
-    add("--seconds", "of training in each turn", "4", type=positive, default=4.0, metavar="S")
-    add("--cores", "threads of the peers, and replicas of ours", "as many as there are", type=whole(1), metavar="N")
-    add("--base", "the row that others are divided by", "a torch peer with 1 thread", metavar="ROW")
-    add("--to-target", "train ours and one peer until the target, instead", "off", action="store_true")
-    add("--device", "on a GPU, ours is in one process", "cpu", choices=("cpu", "cuda"), default="cpu")
+    add("--rows", "measure only implementations that match a pattern, like 'ours*'", "all", nargs="+", metavar="GLOB")
+    add("--repeats", "number of rounds", "3; 1 with --to-target", type=whole(1), metavar="N")
+    add("--seconds", "seconds of training per turn", "4", type=positive, default=4.0, metavar="S")
+    add(
+        "--cores", "threads of the other implementations, and replicas of ours", "all cores", type=whole(1), metavar="N"
+    )
+    add("--base", "implementation that speedups are relative to", "a torch implementation with 1 thread", metavar="ROW")
+    add(
+        "--to-target",
+        "instead, train ours and one other implementation until the target is reached",
+        "off",
+        action="store_true",
+    )
+    add("--device", "device; on cuda, ours runs in one process", "cpu", choices=("cpu", "cuda"), default="cpu")
     data = ("auto", "generated", "real")
-    add("--data", "which data; auto: the real where it is found", "auto", choices=data, default="auto")
-    add("--data-dir", "where data sets are looked for first", "none", type=Path, metavar="DIR")
-    add("--batches", "batches of data at most", "as many as the workload has", type=whole(1), metavar="N")
-    folder = "folder of hand-written programs to take along"
+    add("--data", "generated or real data; auto: real if it is found", "auto", choices=data, default="auto")
+    add("--data-dir", "folder to search for data sets first", "none", type=Path, metavar="DIR")
+    add("--batches", "largest number of batches", "all of the workload", type=whole(1), metavar="N")
+    folder = "folder of further programs to measure"
     add("--external", folder, "../shared/peers beside the checkout, if it is there", type=_folder, metavar="DIR")
-    add("--seconds-a-point", "of growth", "1", type=positive, default=1.0, metavar="S")
-    add("--out", "folder of results", "bench/results of the checkout", type=Path, metavar="DIR")
-    add("--json", "print the results as JSON, and the table to stderr", "off", action="store_true")
+    add("--seconds-a-point", "seconds per point of growth", "1", type=positive, default=1.0, metavar="S")
+    add("--out", "folder for the results", "bench/results of the checkout", type=Path, metavar="DIR")
+    add("--json", "print the results as JSON to stdout, and the table to stderr", "off", action="store_true")
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -78,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
 def find() -> ModuleType:
     """The module that does the work."""
+    from ampnet.data.places import CHECKOUT
+
     for root in (CHECKOUT, Path.cwd()):
         if (root / "bench" / "command.py").is_file():
             if str(root) not in sys.path:

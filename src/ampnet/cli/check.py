@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampnet.cli.options import Parser, file_to_read
 from ampnet.errors import DataError, StateError
-from ampnet.events.log import Event, read_log
+
+if TYPE_CHECKING:
+    from ampnet.events.log import Event
 
 CHECKED = ("P1", "P5", "P6", "P7", "P8", "P9", "P10")
 """The promises that a log can show to be kept or broken."""
@@ -23,10 +25,11 @@ def add_parser(commands: Any, common: Parser) -> None:
     parser = commands.add_parser(
         "check",
         parents=[common],
-        help="check a run's log against the promises",
-        description="Check the log of a run against the promises.",
+        help="check the event log of a run against the runtime's guarantees",
+        description="Check the event log of a run against the guarantees of the runtime (docs/promises.md) and print "
+        "every violation.",
     )
-    parser.add_argument("log", type=file_to_read, metavar="LOG", help="a file written by 'ampnet train ... --log LOG'")
+    parser.add_argument("log", type=file_to_read, metavar="LOG", help="file written by 'ampnet train ... --log LOG'")
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -58,6 +61,8 @@ class _Log:
         self.path, self.events = path, 0
 
     def __iter__(self) -> Iterator[Event]:
+        from ampnet.events.log import read_log
+
         try:
             for event in read_log(self.path):
                 self.events += 1

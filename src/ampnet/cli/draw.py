@@ -1,4 +1,4 @@
-"""``ampnet draw MODEL``: the graph of a model, as a picture or as Mermaid text."""
+"""``ampnet draw WORKLOAD``: the graph of a model, as a picture or as Mermaid text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_parser(commands: Any, common: Parser) -> None:
         "draw",
         parents=[common],
         help="draw the graph of a model",
-        description="Draw the graph of a model that ships with the package.",
+        description="Draw the graph of nodes that a model is compiled to, as a picture or as Mermaid text.",
     )
     add_model(parser)
     parser.add_argument(
@@ -26,7 +26,7 @@ def add_parser(commands: Any, common: Parser) -> None:
         "--output",
         type=_picture,
         metavar="FILE",
-        help=f"write to FILE, in the format of its ending: {', '.join(ENDINGS)} (default: Mermaid text to stdout)",
+        help=f"write to FILE, whose suffix is the format: {', '.join(ENDINGS)} (default: Mermaid text to stdout)",
     )
     parser.set_defaults(run=run, parser=parser)
 

@@ -7,16 +7,11 @@ again.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
-import torch
-
 from ampnet.cli.data import HELP, folder
-from ampnet.cli.options import Parser, file_to_read, file_to_write, processes
-from ampnet.cli.report import write_json
-from ampnet.experiments.running import make_judge, on_device
-from ampnet.experiments.saved import read
-from ampnet.experiments.workload import measured
+from ampnet.cli.options import Parser, file_to_read, file_to_write, processes, whole
 
 
 def add_parser(commands: Any, common: Parser) -> None:
@@ -24,26 +19,37 @@ def add_parser(commands: Any, common: Parser) -> None:
     parser = commands.add_parser(
         "evaluate",
         parents=[common],
-        help="measure a saved model",
-        description="Loss and metrics of a model that 'ampnet train ... --save FILE' wrote.",
+        help="compute loss and metrics of a saved model",
+        description="Print loss and metrics of a model that 'ampnet train ... --save FILE' wrote, on one split.",
     )
-    parser.add_argument("file", type=file_to_read, metavar="FILE", help="a saved model")
-    split = "the records to measure it on; where there is no valid, it is test (default: valid)"
+    parser.add_argument("file", type=file_to_read, metavar="FILE", help="saved model")
+    split = "split of the data; if there is no validation split, valid means test (default: valid)"
     parser.add_argument("--split", choices=("valid", "test", "train"), default="valid", help=split)
+    limit = "use only the first N records of the split (default: all)"
+    parser.add_argument("--limit", type=whole(1), metavar="N", help=limit)
     parser.add_argument("--data-dir", type=folder, metavar="DIR", help=HELP)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to work (default: cpu)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device (default: cpu)")
     parser.add_argument("--threads", default=1, help="torch threads (default: 1)", type=processes, metavar="N")
-    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write it to FILE too (default: none)")
+    parser.add_argument(
+        "--json", type=file_to_write, metavar="FILE", help="also write the results to FILE (default: none)"
+    )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print one line."""
+    import torch
+
+    from ampnet.cli.report import write_json
+    from ampnet.experiments.running import make_judge, on_device
+    from ampnet.experiments.saved import read
+    from ampnet.experiments.workload import measured
+
     if args.device == "cuda" and not torch.cuda.is_available():
         args.parser.error("--device: torch finds no CUDA device here; use cpu")
     torch.set_num_threads(args.threads)
     saved = read(args.file)
-    workload, settings = saved.workload, saved.on(args.device)
+    workload, settings = saved.workload, replace(saved.on(args.device), limit=args.limit)
     data = workload.load(settings, args.data_dir)
     workload.check(data, saved.facts)
     split = measured(data) if args.split == "valid" else args.split

@@ -1,4 +1,4 @@
-"""``ampnet explain MODEL``: every value of a compiled model, its scope and key, and the line that made it."""
+"""``ampnet explain WORKLOAD``: every value of a compiled model, its scope and key, and the line that made it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from ampnet.cli.models import add_model, built
 from ampnet.cli.options import Parser, whole
-from ampnet.lang import Compiled
 
 
 def add_parser(commands: Any, common: Parser) -> None:
@@ -18,21 +17,23 @@ def add_parser(commands: Any, common: Parser) -> None:
         "explain",
         parents=[common],
         help="list every value of a model, with scope, key and source line",
-        description="List every value of a model that ships with the package: what makes it, the shape of a row, its "
-        "scope and key, and the line of the model that it comes from.",
+        description="List every value of a compiled model: the node that computes it, the shape of a row, its scope "
+        "and key, and the source line it comes from.",
     )
     add_model(parser)
     parser.add_argument(
         "--width",
         type=whole(0),
         metavar="N",
-        help="cut the text of lines to fit so many letters; 0: not at all (default: the terminal's, 160 elsewhere)",
+        help="truncate lines to N characters; 0: do not truncate (default: the terminal's width, 160 elsewhere)",
     )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
+    from ampnet.lang import Compiled
+
     graph = built(args)
     if not isinstance(graph, Compiled):
         parser: Parser = args.parser

@@ -16,14 +16,14 @@ def add_parser(commands: Any, common: Parser) -> None:
     parser = commands.add_parser(
         "gantt",
         parents=[common],
-        help="draw who worked when in a run",
-        description="Draw who worked when in a run: a row for each worker, a box for each operation and update.",
+        help="draw the timeline (Gantt chart) of a run",
+        description="Draw the timeline of a run: a row for each worker, a box for each operation and each update.",
     )
     parser.add_argument(
         "run_file",
         type=file_to_read,
         metavar="RUN",
-        help="a trace or a log, written by 'ampnet train' with --trace or --log",
+        help="trace or event log, written by 'ampnet train' with --trace or --log",
     )
     parser.add_argument(
         "-o",
@@ -31,19 +31,23 @@ def add_parser(commands: Any, common: Parser) -> None:
         type=_picture,
         required=True,
         metavar="FILE",
-        help=f"write to FILE, in the format of its ending: {', '.join(ENDINGS)}; a page can be zoomed",
+        help=f"write to FILE, whose suffix is the format: {', '.join(ENDINGS)}; the HTML page can be zoomed",
     )
     second: dict[str, Any] = {"type": _seconds, "metavar": "S"}
-    parser.add_argument("--from", dest="start", help="second of the run to begin with (default: its start)", **second)
-    parser.add_argument("--to", dest="stop", help="second of the run to end with (default: its end)", **second)
+    parser.add_argument(
+        "--from", dest="start", help="start of the chart, in seconds of the run (default: the start)", **second
+    )
+    parser.add_argument(
+        "--to", dest="stop", help="end of the chart, in seconds of the run (default: the end)", **second
+    )
     parser.add_argument(
         "--instances",
         type=_instances,
         metavar="A:B",
-        help="show when instances A to B were under way (default: some 100 boxes of the steady state)",
+        help="show the time in which instances A to B were in flight (default: about 100 boxes of the steady state)",
     )
-    parser.add_argument("--workers", metavar="NAME,...", help="rows of these workers only (default: all)")
-    rows = "a row for each worker, or for each node (default: workers)"
+    parser.add_argument("--workers", metavar="NAME,...", help="show only these workers (default: all)")
+    rows = "what a row of the chart is: a worker, or a node (default: workers)"
     parser.add_argument("--rows", choices=("workers", "nodes"), default="workers", help=rows)
     parser.set_defaults(run=run, parser=parser)
 

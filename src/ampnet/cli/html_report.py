@@ -14,19 +14,19 @@ def add_parser(commands: Any, common: Parser) -> None:
     parser = commands.add_parser(
         "report",
         parents=[common],
-        help="make a page about a run",
-        description="Make one HTML page about a run, from its own file: learning, throughput, workers, nodes, "
-        "staleness, the graph, and who worked when.",
+        help="write an HTML report of a run",
+        description="Write an HTML report of a run from its trace: learning curves, throughput, workers, nodes, "
+        "staleness, the graph and the timeline.",
     )
     parser.add_argument(
         "run_file",
         type=file_to_read,
         metavar="RUN",
-        help="a trace, written by 'ampnet train ... --trace RUN'; a log (--log) will do, but knows nothing of the "
-        "curves inside of epochs and of examples per second",
+        help="trace, written by 'ampnet train ... --trace RUN'; or an event log (--log), without the curves within "
+        "epochs and the examples per second",
     )
     parser.add_argument(
-        "-o", "--output", type=_page, required=True, metavar="FILE", help="write to FILE, which ends in .html"
+        "-o", "--output", type=_page, required=True, metavar="FILE", help="file to write, ending in .html"
     )
     parser.set_defaults(run=run, parser=parser)
 

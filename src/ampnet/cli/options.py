@@ -8,6 +8,7 @@ A bad value ends the command with exit code 2 and one line that names the option
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -15,7 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ampnet.runtime.crew import most
+from ampnet.errors import nearest
 
 V = TypeVar("V")
 
@@ -25,13 +26,19 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises `UsageError`. It takes no abbreviations: they would break as options are added."""
+    """An argument parser that raises `UsageError`, with the nearest name that is known. It takes no abbreviations: they
+    would break as options are added."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message.removeprefix('argument ')}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is none of the choices, and name the nearest choice."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"invalid choice: '{value}'; {nearest(str(value), action.choices)}")
 
     def unknown(self, extra: Sequence[str]) -> NoReturn:
         """Complain of arguments that nothing has taken."""
@@ -40,6 +47,16 @@ class Parser(argparse.ArgumentParser):
         near = get_close_matches(given, self._option_string_actions, n=1, cutoff=0.7)
         remedy = f"did you mean {near[0]}?" if near else f"'{self.prog} --help' lists what there is"
         self.error(f"unknown {kind} {given}; {remedy}")
+
+
+def later(module: str) -> Callable[[argparse.Namespace], int]:
+    """The function ``run`` of a module, imported when it is called: help and completion do not wait for torch."""
+    return lambda args: int(importlib.import_module(module).run(args))
+
+
+def add_debug(parser: Any) -> None:
+    """Add ``--debug``, which every command has, to a parser or a group."""
+    parser.add_argument("--debug", action="store_true", help="show the full traceback of an error (default: off)")
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -59,6 +76,8 @@ def whole(least: int) -> Callable[[str], int]:
 
 def processes(text: str) -> int:
     """A number of processes, or of threads, that a machine may have."""
+    from ampnet.runtime.crew import most
+
     value = whole(1)(text)
     if value > most():
         raise argparse.ArgumentTypeError(f"{value} is too large; give {most()} or less on this machine")

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ampnet.cli.options import Parser, file_to_read, pairs, processes, whole
-from ampnet.graph import Graph
+from ampnet.errors import nearest
+
+if TYPE_CHECKING:
+    from ampnet.graph import Graph
 
 Affinity = Mapping[str, int] | Literal["auto"]
 
@@ -32,6 +36,17 @@ def number(text: str) -> int | Literal["auto"]:
 def workers(text: str) -> int | Literal["auto"]:
     """How many workers or replicas."""
     return "auto" if text == "auto" else processes(text)
+
+
+def crowded(workers: int | Literal["auto"] | None) -> str | None:
+    """What more workers than cores mean, in one line; None where there are not more."""
+    cores = len(os.sched_getaffinity(0))
+    if not isinstance(workers, int) or workers <= cores:
+        return None
+    return (
+        f"{workers} workers on {cores} core{'' if cores == 1 else 's'}: they take turns on the cores, so training is "
+        f"not faster than with --workers {cores}, usually slower, and each worker is a process with its own memory"
+    )
 
 
 def copies(text: str) -> tuple[str, ...] | dict[str, int]:
@@ -89,7 +104,7 @@ def _read(path: Path, graph: Graph, workers: int) -> dict[str, int]:
             raise ValueError(f', entry "{name}": {json.dumps(worker)} is no worker; {there}')
         known = {*graph.nodes, *map(graph.called, graph.nodes)}
         if not any(name == node or fnmatchcase(node, name) for node in known):
-            raise ValueError(f', entry "{name}": no node is called that; there are {", ".join(graph.nodes)}')
+            raise ValueError(f', entry "{name}": no node is called that; {nearest(name, graph.nodes)}')
     return found
 
 

@@ -1,4 +1,4 @@
-"""``ampnet predict FILE INPUT...``: ask a saved model, in the form that is natural for its workload.
+"""``ampnet predict FILE INPUT...``: predictions of a saved model, for input in the natural form of its workload.
 
     ampnet predict digits.pt seven.png                           mnist: image files
     ampnet predict lists.pt range 3 7 1                          list-reduction: an operation and digits
@@ -15,44 +15,46 @@ import argparse
 import sys
 from typing import Any
 
-import torch
-
 from ampnet.cli.options import Parser, file_to_read, file_to_write
-from ampnet.cli.report import write_json
 from ampnet.errors import DataError
-from ampnet.experiments.catalog import WORKLOADS
-from ampnet.experiments.running import make_judge
-from ampnet.experiments.saved import read
-from ampnet.experiments.workload import Asking
+from ampnet.experiments.described import DESCRIBED
 
 INVERT = {"auto": None, "yes": True, "no": False}
 
 
 def add_parser(commands: Any, common: Parser) -> None:
     """Add the command to the parser of all commands."""
-    takes = "; ".join(f"{w.name}: {w.input}" for w in WORKLOADS.values() if w.input)
+    takes = "; ".join(f"{w.name}: {w.input}" for w in DESCRIBED.values() if w.input)
     parser = commands.add_parser(
         "predict",
         parents=[common],
-        help="ask a saved model about new input",
-        description=f"Ask a model that 'ampnet train ... --save FILE' wrote. What it takes: {takes}.",
+        help="compute the predictions of a saved model for new input",
+        description="Print the predictions of a model that 'ampnet train ... --save FILE' wrote, one per input.",
+        epilog=f"Input, by workload: {takes}.",
     )
-    parser.add_argument("file", type=file_to_read, metavar="FILE", help="a saved model")
-    given = "what to ask it about (default: read from stdin)"
+    parser.add_argument("file", type=file_to_read, metavar="FILE", help="saved model")
+    given = "input in the form of the workload, see below (default: read from stdin)"
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help=given)
     invert = (
-        "of images: whether light and dark change places. The model knows light ink on dark paper; auto inverts images "
-        "whose border is light (default: auto)"
+        "whether to invert images (mnist only). The model was trained on light digits on a dark background; auto: "
+        "invert images with a light border (default: auto)"
     )
     parser.add_argument("--invert", choices=tuple(INVERT), default="auto", help=invert)
     parser.add_argument(
-        "--json", type=file_to_write, metavar="FILE", help="write the answers to FILE too (default: none)"
+        "--json", type=file_to_write, metavar="FILE", help="also write the predictions to FILE (default: none)"
     )
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the answers, in the order of the questions."""
+    import torch
+
+    from ampnet.cli.report import write_json
+    from ampnet.experiments.running import make_judge
+    from ampnet.experiments.saved import read
+    from ampnet.experiments.workload import Asking
+
     torch.set_num_threads(1)
     saved = read(args.file)
     workload = saved.workload
@@ -64,9 +66,8 @@ def run(args: argparse.Namespace) -> int:
         raise DataError(f"there is nothing to ask; {workload.name} takes {workload.input}")
     graph = saved.graph()
     with make_judge(graph, saved.settings) as runtime:
-        asked = graph.instances(question.arguments for question in questions)
-        results = runtime.infer(asked, name="predict", keep_predictions=True).predictions
-    answers = [question.answer(results[i]) for i, question in enumerate(questions)]
+        predictions = runtime.predict([question.arguments for question in questions])
+    answers = [question.answer(prediction) for question, prediction in zip(questions, predictions, strict=True)]
     for answer in answers:
         print(answer.text)
     if args.json is not None:

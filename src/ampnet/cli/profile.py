@@ -1,111 +1,31 @@
-"""``ampnet profile MODEL``: where the time goes, for every node and every process, on generated data.
+"""``ampnet profile WORKLOAD``: the time of every node and every process, on generated data. The options of the command.
 
-Defaults are those under which the runtime is at its best on the model: large instances where rows of many can be put
-into one (buckets), else many instances in flight; in waves, or by messages with nodes that take all that waits.
+The work is done in `ampnet.cli.profiling`.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
+from ampnet.cli.models import add_model
+from ampnet.cli.options import Parser, file_to_write, later, positive, processes, whole
 
-from ampnet.cli.models import add_model, built
-from ampnet.cli.options import Parser, file_to_write, positive, processes, whole
-from ampnet.cli.report import write_json
-from ampnet.data import generated
-from ampnet.data.list_reduction import generate
-from ampnet.graph import Graph
-from ampnet.instance import Instance
-from ampnet.lang import Compiled
-from ampnet.models import by_hand, list_reduction
-from ampnet.profile import SORTS, profile, table
-from ampnet.reference.schedule import ENOUGH_ROWS
-from ampnet.replicas.replicate import replicate
-from ampnet.runtime.inline import Inline
-from ampnet.runtime.processes import Processes
-from ampnet.runtime.runtime import Runtime
-from ampnet.update.policy import MakeOptimizer, Update
-from ampnet.wave.schedule import WAVE_SCHEDULES
-
-BUCKETS = ("list-reduction", "by-hand", "mlp")
+BUCKETS = ("mnist", "list-reduction", "by-hand")
 """Models whose instances are of many examples."""
-OPTIMIZERS: dict[str, MakeOptimizer | None] = {
-    "adam": partial(torch.optim.Adam, lr=1e-4, fused=True),
-    "sgd": partial(torch.optim.SGD, lr=1e-3),
-    "none": None,
-}
-"""By name; None: frozen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Instances of a model, and what suits them."""
-
-    instances: Callable[[Graph, int], Iterator[Instance]]
-    """Given the graph and the number of examples in an instance."""
-    frequency: int
-    """Instances in an update."""
-    alone: int
-    """Instances in flight, inline."""
-    each: int
-    """Instances in flight for each worker, where there are several."""
-    enough_rows: int | None = None
-    """Rows beyond which a larger batch is not waited for; None: any number."""
-
-
-def _single(data: Callable[[], Iterator[tuple[Any, ...]]]) -> Callable[[Graph, int], Iterator[Instance]]:
-    def make(graph: Graph, bucket: int) -> Iterator[Instance]:
-        assert isinstance(graph, Compiled)
-        return graph.instances(data())
-
-    return make
-
-
-def _sequences(graph: Graph, bucket: int) -> Iterator[Instance]:
-    data, rng = generate(20_000 if bucket > 1 else 3_000, 0), np.random.default_rng(0)
-    if isinstance(graph, Compiled):
-        return list_reduction.instances(graph, data, bucket, rng)
-    return by_hand.instances(data, bucket, rng)
-
-
-def _images(graph: Graph, bucket: int) -> Iterator[Instance]:
-    assert isinstance(graph, Compiled)
-    data = list(generated.images(20 * bucket, 0))
-    if bucket == 1:
-        yield from graph.instances(data)
-        return
-    images, labels = torch.stack([i for i, _ in data]), torch.stack([y for _, y in data])
-    for i in range(0, len(data), bucket):
-        yield graph.bucket(bucket, images[i : i + bucket], labels[i : i + bucket])
-
-
-WORKLOADS: dict[str, Workload] = {
-    "list-reduction": Workload(_sequences, 1, 4, 4, ENOUGH_ROWS),
-    "mlp": Workload(_images, 1, 1, 2, ENOUGH_ROWS),
-    "tree-lstm": Workload(_single(partial(generated.trees, 600, 0, most_leaves=38)), 25, 50, 100),
-    "babi15": Workload(_single(partial(generated.deductions, 400, 0)), 10, 120, 120),
-    "qm9": Workload(_single(partial(generated.molecules, 1000, 0, most_atoms=27)), 20, 64, 128),
-    "permuted-layers": Workload(_single(partial(generated.permutations, 1000, 0)), 64, 256, 256),
-    "adaptive-depth": Workload(_single(partial(generated.rotations, 2000, 0)), 20, 400, 400),
-    "by-hand": Workload(_sequences, 1, 4, 4, ENOUGH_ROWS),
-}
-"""By the name of the model."""
+SCHEDULES = ("backward-first", "fifo", "sweep", "random")
+OPTIMIZERS = ("adam", "sgd", "none")
+SORTS = ("time", "bookkeeping", "kernels", "merging", "waiting", "copied", "calls", "graph")
 
 
 def add_parser(commands: Any, common: Parser) -> None:
     """Add the command to the parser of all commands."""
     parser = commands.add_parser(
         "profile",
+        usage="%(prog)s WORKLOAD [OPTION ...]",
         parents=[common],
-        help="say where the time of a model goes: kernels, bookkeeping, waiting",
-        description="Train a model that ships with the package on generated data for a few seconds, and say where the "
-        "time goes. Kernels is the time inside of torch operators; copies made by NumPy are not counted.",
+        help="measure where the time of a model goes: kernels, bookkeeping, waiting",
+        description="Train a model that ships with the package on generated data for a few seconds, and print the time "
+        "of every node. Kernels is the time inside torch operators; copies made by NumPy are not counted.",
     )
     add_model(parser)
 
@@ -113,79 +33,29 @@ def add_parser(commands: Any, common: Parser) -> None:
         parser.add_argument(option, help=f"{text} (default: {else_})", **how)
 
     number: dict[str, Any] = {"type": whole(1), "metavar": "N"}
-    best = "what is best for the model"
-    add("--seconds", "how long to measure", "4", type=positive, default=4.0, metavar="S")
-    add("--max-active-keys", "instances in flight at most", best, **number)
-    add("--wave-size", "instances that are computed together, as one wave", "all that are in flight", **number)
+    best = "the fastest known for the model"
+    add("--seconds", "duration of the measurement", "4", type=positive, default=4.0, metavar="S")
+    add("--sort", "column that the table is sorted by", "time", choices=SORTS, default="time")
+    add("--top", "number of rows of the table", "all", **number)
+    add("--json", "write all figures to FILE", "none", type=file_to_write, metavar="FILE")
+    add("--max-active-keys", "largest number of instances in flight", best, **number)
+    add("--wave-size", "instances computed together, as one wave", "all in flight", **number)
     order = "which wave computes its next operation; all but backward-first interleave the waves in flight"
-    add("--schedule", order, "backward-first; sweep with --messages", choices=tuple(WAVE_SCHEDULES))
-    parser.add_argument("--messages", action="store_true", help="pass messages from node to node instead of waves")
-    add("--max-batch", "messages handed to a node at once, at most; implies --messages", "no limit", **number)
-    rows = "rows beyond which a larger batch is not waited for; none: any number; implies --messages"
-    add("--enough-rows", rows, best, type=_rows, metavar="N|none")
+    add("--schedule", order, "backward-first; with --messages sweep", choices=SCHEDULES)
     many: dict[str, Any] = {"type": processes, "metavar": "N"}
-    add("--workers", "worker processes; 1: all in this one", "one for each replica", **many)
-    add("--replicas", "copies of the whole model, with shared weights", "1", default=1, **many)
-    add("--bucket", f"examples in an instance ({', '.join(BUCKETS)}); 1: single ones", "100", **number)
-    add("--optimizer", "of every node; none: weights are frozen", "adam", choices=tuple(OPTIMIZERS), default="adam")
-    add("--sort", "order of the lines", "time", choices=tuple(SORTS), default="time")
-    add("--top", "lines at most", "all", **number)
-    add("--json", "write all of it to FILE", "none", type=file_to_write, metavar="FILE")
-    parser.set_defaults(run=run, parser=parser)
+    add("--workers", "worker processes; 1: everything in this process", "one per replica", **many)
+    add("--replicas", "copies of the model, with shared weights", "1", default=1, **many)
+    add("--bucket", f"examples per instance ({', '.join(BUCKETS)}); 1: single ones", "100", **number)
+    add("--optimizer", "torch optimizer; none: weights are frozen", "adam", choices=OPTIMIZERS, default="adam")
+    parser.add_argument(
+        "--messages", action="store_true", help="pass single messages between nodes instead of computing waves"
+    )
+    add("--max-batch", "messages that a node computes together, at most; implies --messages", "no limit", **number)
+    rows = "number of rows from which a node does not wait for a larger batch; none: no such number; implies --messages"
+    add("--enough-rows", rows, best, type=_rows, metavar="N|none")
+    parser.set_defaults(run=later("ampnet.cli.profiling"), parser=parser)
 
 
 def _rows(text: str) -> int:
-    """0 where there is no such number."""
+    """0 stands for "none"."""
     return 0 if text == "none" else whole(1)(text)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure, and print the table."""
-    if args.bucket is not None and args.model not in BUCKETS:
-        args.parser.error(f"--bucket: {args.model} has single instances only; {', '.join(BUCKETS)} have buckets")
-    torch.set_num_threads(1)
-    bucket = args.bucket or (100 if args.model in BUCKETS else 1)
-    runtime = make_runtime(args, bucket)
-    with runtime:
-        found = profile(runtime, WORKLOADS[args.model].instances(runtime.graph, bucket), seconds=args.seconds)
-    told = {"model": args.model, "bucket": bucket, "optimizer": args.optimizer, **found.settings}
-    if args.json is not None:
-        write_json(args.json, {**found.to_json(), "settings": told})
-    print(_title(told, found.waves))
-    print(table(found, top=args.top, sort=args.sort))
-    return 0
-
-
-def make_runtime(args: argparse.Namespace, bucket: int) -> Runtime:
-    """The runtime that the command line asks for."""
-    workload, graph = WORKLOADS[args.model], built(args)
-    if args.replicas > 1:
-        replicate(graph, None, args.replicas, route="shortest", sync="shared")
-    workers = args.replicas if args.workers is None else args.workers
-    many = max(1, 100 // bucket) if args.model in BUCKETS else 1
-    optimizer = OPTIMIZERS[args.optimizer]
-    settings: dict[str, Any] = {
-        "update": None if optimizer is None else Update(optimizer, workload.frequency * many, "instances"),
-        "max_active_keys": args.max_active_keys or many * (workload.alone if workers == 1 else workload.each * workers),
-        "wave_size": args.wave_size,
-        "schedule": args.schedule,
-    }
-    waves = not args.messages and args.max_batch is None and args.enough_rows is None
-    if workers > 1:
-        if not waves:
-            args.parser.error("--messages: worker processes play waves, and pass no messages; give --workers 1")
-        return Processes(graph, workers=workers, **settings)
-    rows = workload.enough_rows if args.enough_rows is None else args.enough_rows or None
-    return Inline(graph, **settings, max_batch=args.max_batch, enough_rows=rows, waves=waves)
-
-
-def _title(told: dict[str, Any], waves: bool) -> str:
-    """What was run."""
-    where = "inline" if told["runtime"] == "inline" else f"{told['workers']} workers"
-    rows = "all that waits" if told["enough_rows"] is None else f"{told['enough_rows']} rows"
-    copies = {len(group["members"]) for group in told.get("replicas", [])}
-    parts = [f"{told['model']}, {where}", f"{told['max_active_keys']} in flight"]
-    together = "in waves" if told["wave_size"] is None else f"in waves of {told['wave_size']}"
-    order = [] if told["schedule"] == ("backward-first" if waves else "sweep") else [told["schedule"]]
-    parts += [together if waves else f"{rows} at once", *order, told["optimizer"]]
-    return ", ".join(parts + [f"{n} replicas" for n in copies])

@@ -1,8 +1,10 @@
-"""What is seen of a run while it goes on: a live view on a terminal, else one plain line per epoch.
+r"""What is seen of a run while it goes on: a live view on a terminal, else one plain line per epoch.
 
     terminal      epoch 3/12 train ━━━━━━━━━━━━━╸━━━━━━ 67,300/100,000  31,120/s
                   loss 0.231  accuracy 0.9260  4 in flight  staleness 2.1 (max 7)
-    elsewhere     epoch  3  loss 0.214  accuracy 0.9312  train 31,204/s  valid 92,110/s  staleness 2.1 (max 7)
+                  elapsed 0:09  left: epoch 0:01, run 0:31 at most
+    elsewhere     epoch  3  loss 0.214  accuracy 0.9312  train 31,204/s  valid 92,110/s  staleness 2.1 (max 7)  0:10, \
+                  0:31 left
 
 Loss and metric of an epoch are its validation's; the staleness is that of the whole run so far. Plain lines are flushed
 one by one, so that whoever reads them through a pipe sees each at once. Without rich, a terminal gets plain lines too.
@@ -17,8 +19,10 @@ from math import isnan
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from ampnet.cli.eta import Eta, clock_text
 from ampnet.controller import Progress
-from ampnet.fit import EpochRecord
+from ampnet.fitting import EpochRecord
+from ampnet.tally import by_loss
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,8 +50,8 @@ class Facts:
     """Examples in a stream, by "train" and "valid"."""
     metric: str
     """The metric to show."""
-    staleness: Callable[[], Staleness]
-    """The staleness so far."""
+    staleness: Callable[[], Staleness] | None
+    """The staleness so far; None: not measured."""
 
 
 class Display:
@@ -76,9 +80,10 @@ class Plain(Display):
     """A line per epoch."""
 
     def __init__(self, facts: Facts) -> None:
-        self.facts = facts
+        self.facts, self.eta = facts, Eta(facts.epochs, facts.totals)
 
     def epoch(self, record: EpochRecord) -> None:
+        self.eta.epoch(record)
         self.say(epoch_line(record, self.facts))
 
 
@@ -124,7 +129,8 @@ class Live(Plain):
             ProgressBar(total=total, completed=progress.records, width=20),
             Text(first, no_wrap=True),
         )
-        return Group(line, Text(second, no_wrap=True, overflow="ellipsis"))
+        third = self.eta.text(progress)
+        return Group(line, *(Text(one, no_wrap=True, overflow="ellipsis") for one in (second, third)))
 
 
 def make_display(facts: Facts, *, quiet: bool = False) -> Display:
@@ -145,12 +151,15 @@ def epoch_line(record: EpochRecord, facts: Facts) -> str:
     """An epoch in one line."""
     validated = record.valid_loss is not None
     loss = record.valid_loss if record.valid_loss is not None else record.train_loss
-    value = (record.valid_metrics if validated else record.train_metrics).get(facts.metric, float("nan"))
-    parts = [f"epoch {record.epoch:2d}", f"loss {loss:.3f}", f"{facts.metric} {value:.4f}"]
+    metrics = record.valid_metrics if validated else record.train_metrics
+    value = metrics.get(facts.metric, float("nan"))
+    parts = [f"epoch {record.epoch:2d}", loss_text(loss, metrics), *_metric_text(facts, value)]
     parts.append(f"train {record.train_records_per_second:,.0f}/s")
     if record.valid_records_per_second is not None:
         parts.append(f"valid {record.valid_records_per_second:,.0f}/s")
-    return "  ".join([*parts, staleness_text(facts.staleness())])
+    left = (facts.epochs - record.epoch) * record.seconds / record.epoch
+    times = [clock_text(record.seconds), *([f"{clock_text(left)} left"] if left else [])]
+    return "  ".join([*parts, *_staleness_text(facts), ", ".join(times)])
 
 
 def progress_lines(progress: Progress, total: int, facts: Facts) -> tuple[str, str]:
@@ -159,8 +168,22 @@ def progress_lines(progress: Progress, total: int, facts: Facts) -> tuple[str, s
     if progress.records and progress.seconds > 0:
         first.append(f"{progress.records / progress.seconds:,.0f}/s")
         value = progress.metrics.get(facts.metric, float("nan"))
-        second = [f"loss {progress.loss:.3f}", f"{facts.metric} {value:.4f}", *second]
-    return "  ".join(first), "  ".join([*second, staleness_text(facts.staleness())])
+        second = [loss_text(progress.loss, progress.metrics), *_metric_text(facts, value), *second]
+    return "  ".join(first), "  ".join([*second, *_staleness_text(facts)])
+
+
+def _metric_text(facts: Facts, value: float) -> list[str]:
+    return [] if facts.metric == "loss" else [f"{facts.metric} {value:.4f}"]
+
+
+def _staleness_text(facts: Facts) -> list[str]:
+    return [] if facts.staleness is None else [staleness_text(facts.staleness())]
+
+
+def loss_text(loss: float, metrics: Mapping[str, float]) -> str:
+    """``loss 0.231``; of several losses ``loss 0.231 (mood 0.150, length 0.081)``."""
+    several = ", ".join(f"{name} {value:.3f}" for name, value in by_loss(metrics).items())
+    return f"loss {loss:.3f}" + (f" ({several})" if several else "")
 
 
 def staleness_text(staleness: Staleness) -> str:

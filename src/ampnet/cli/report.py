@@ -26,7 +26,7 @@ from ampnet._version import __version__
 from ampnet.cli.progress import staleness_text
 from ampnet.events.replicas import GroupUse, ReplicaMeter
 from ampnet.events.staleness import StalenessMeter
-from ampnet.fit import FitResult
+from ampnet.fitting import FitResult
 from ampnet.runtime.stats import RunStats
 
 FEW = 3
@@ -139,15 +139,14 @@ def report(
     result: FitResult,
     meter: StalenessMeter,
     settings: Mapping[str, Any],
-    engine: RunStats,
+    engine: RunStats | None = None,
     *,
-    interrupted: bool,
     replicas: ReplicaMeter | None = None,
     prepared_seconds: float = 0.0,
     placement: Mapping[str, Any] | None = None,
     bounded: str | None = None,
 ) -> dict[str, Any]:
-    """All that is known of a run, as plain data. ``engine``: what ran, whatever the settings asked for.
+    """All that is known of a run, as plain data. ``engine``: what ran, whatever the settings asked for; None: it runs.
     ``prepared_seconds``: spent on instances before the clock ran. ``placement``: what was chosen and expected;
     ``bounded``: what the run waited for."""
     return {
@@ -157,7 +156,6 @@ def report(
         "value_epoch": result.epoch,
         "target": result.target,
         "reached": result.reached,
-        "interrupted": interrupted,
         "epochs": result.epochs,
         "seconds": _seconds(result),
         "prepared_seconds": prepared_seconds,
@@ -168,7 +166,9 @@ def report(
             **_staleness(meter.overall()),
             "per_node": {name: _staleness(of_node) for name, of_node in meter.nodes().items()},
         },
-        "engine": {"name": engine.engine, **{name: getattr(engine, name) for name in _COUNTS}},
+        "engine": None
+        if engine is None
+        else {"name": engine.engine, **{name: getattr(engine, name) for name in _COUNTS}},
         "placement": placement,
         "bounded": bounded,
         "replicas": [] if replicas is None else [_group(group) for group in replicas.groups().values()],

@@ -11,18 +11,17 @@ whole run, and reports what was reached; the second ends the run on the spot.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
-from math import isnan
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ampnet import tune
 from ampnet.cli import placing
@@ -31,11 +30,13 @@ from ampnet.cli.interrupt import CtrlC
 from ampnet.cli.options import Parser
 from ampnet.cli.progress import Display, make_display
 from ampnet.cli.progress import Facts as Shown
-from ampnet.cli.report import duration, report, size, summary, write_json
-from ampnet.cli.train_options import add_options, settings_of
+from ampnet.cli.report import duration, report, size, summary
+from ampnet.cli.run_json import RunFile
+from ampnet.cli.train_options import settings_of
 from ampnet.controller import Progress
 from ampnet.data import Dataset
-from ampnet.errors import GraphError
+from ampnet.errors import GraphError, nearest
+from ampnet.events.live import Live
 from ampnet.events.log import Listener, LogWriter
 from ampnet.events.perfetto import PerfettoWriter
 from ampnet.events.replicas import ReplicaMeter
@@ -44,10 +45,21 @@ from ampnet.events.staleness import StalenessMeter
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.kept import Kept
 from ampnet.experiments.running import make_graph, make_runtime, on_device
-from ampnet.experiments.saved import save, snapshot
+from ampnet.experiments.saved import save
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Facts, Workload, measured
-from ampnet.fit import EpochRecord, FitInterrupted, FitResult, fit
+from ampnet.fitting import (
+    BestWeights,
+    Callback,
+    CSVLogger,
+    EarlyStopping,
+    EpochRecord,
+    FitInterrupted,
+    FitResult,
+    TensorBoardLogger,
+    fit,
+)
+from ampnet.fitting.better import Mode
 from ampnet.lang import Compiled
 from ampnet.placement import place
 from ampnet.runtime.processes import Processes
@@ -55,19 +67,6 @@ from ampnet.runtime.runtime import Runtime
 
 REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
 """Exit codes."""
-
-
-def add_parser(commands: Any, common: Parser) -> None:
-    """Add the command, and under it one parser for each workload."""
-    parser = commands.add_parser("train", help="train a workload", description="Train a workload of the paper.")
-    parser.set_defaults(parser=parser)
-    workloads = parser.add_subparsers(title="workloads", dest="workload", metavar="WORKLOAD")
-    for workload in WORKLOADS.values():
-        one = workloads.add_parser(
-            workload.name, parents=[common], help=workload.about, description=f"Train {workload.about}."
-        )
-        one.set_defaults(parser=one, run=run, of=workload, data_dir=None)
-        add_options(one, workload)
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,21 @@ class Job:
 def run(args: argparse.Namespace) -> int:
     """Train a workload as the command line asks for."""
     _refuse(args)
-    workload: Workload[Any] = args.of
-    settings = settings_of(args, workload)
+    with _live(args) as live:
+        return _run(args, live)
+
+
+def _run(args: argparse.Namespace, live: Live | None) -> int:
+    workload = WORKLOADS[args.of]
+    settings, callbacks = settings_of(args, workload), _asked_for(args, workload)
     if args.save is not None:
         settings = replace(settings, barrier=True)  # what is saved is what was measured
+    if (note := placing.crowded(settings.complete().workers)) is not None:
+        print(f"ampnet: {note}", file=sys.stderr, flush=True)
     data = workload.load(settings, args.data_dir)
+    settings, line = workload.resolve(settings, args.data_dir)
+    if line and not args.quiet:
+        print(line, flush=True)
     facts = workload.facts(settings, data)
     try:
         if settings.replicate is not None or settings.tile:  # whether there are such nodes is said before any trial
@@ -128,15 +137,20 @@ def run(args: argparse.Namespace) -> int:
     workload.begin(graph, settings, data, args.data_dir)
     if tuned:
         settings = replace(settings, max_active_keys=_in_flight(workload, settings, data, facts, graph, args.quiet))
-    with _files(args.log, args.trace) as listeners:
+    with _files(args.log, args.trace) as files:
+        listeners: tuple[Listener, ...] = files
+        if live is not None:
+            records = {"train": len(data.train), "valid": len(data.splits[measured(data)])}
+            live.describe(graph, settings.epochs, records)
+            listeners = (*files, live)
         job = Job(workload, settings, data, facts, graph, choice, hosts)
-        return train(job, json=args.json, model=args.save, quiet=args.quiet, listeners=listeners)
+        return train(job, json=args.json, model=args.save, quiet=args.quiet, listeners=listeners, callbacks=callbacks)
 
 
 def _refuse(args: argparse.Namespace) -> None:
     """Options that do not go together."""
     taken: dict[Path, str] = {}
-    for option in ("--json", "--log", "--trace", "--save"):
+    for option in ("--json", "--log", "--trace", "--save", "--csv"):
         path = getattr(args, option[2:])
         if path is not None and taken.setdefault(path.resolve(), option) != option:
             args.parser.error(f"{option}: the same file as {taken[path.resolve()]}; give another one")
@@ -155,7 +169,7 @@ def _refuse(args: argparse.Namespace) -> None:
     if isinstance(args.replicate, dict) and args.replicas != 1:
         args.parser.error("--replicate: NODE=N has a number of its own; leave out --replicas, or give names only")
     if args.replicas == 1 and not isinstance(args.replicate, dict):
-        defaults = args.of.settings()
+        defaults = WORKLOADS[args.of].settings()
         for option in ("--replicate", "--route", "--sync", "--sync-every", "--sync-optimizer"):
             name = option[2:].replace("-", "_")
             if getattr(args, name) != getattr(defaults, name):
@@ -182,7 +196,7 @@ def _check_nodes(parser: Parser, settings: Training, graph: Compiled) -> None:
     for option, given in (("--update-after", settings.update_after), ("--rate-of", settings.rate_of)):
         for name in given:
             if not any(name == node or fnmatchcase(node, name) for node in names):
-                parser.error(f"{option}: no node with parameters is called '{name}'; there are {', '.join(names)}")
+                parser.error(f"{option}: no node with parameters is called '{name}'; {nearest(name, names)}")
 
 
 def _in_flight(
@@ -210,6 +224,7 @@ def train(
     model: Path | None = None,
     quiet: bool = False,
     listeners: tuple[Listener, ...] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> int:
     """Train, show, report; returns the exit code."""
     workload, settings, graph = job.workload, job.settings, job.graph
@@ -220,10 +235,8 @@ def train(
     runtime = make_runtime(graph, settings, meters, job.hosts)
     if listeners:
         runtime.settings |= {"workload": workload.name, "graph": drawing_of(graph)}  # for reports
-    turns = [listener.turn for listener in listeners if isinstance(listener, PerfettoWriter)]
     totals = {"train": len(job.data.train), "valid": len(job.data.valid)}
     facts = Shown(settings.epochs, totals, workload.metric, meter.overall)
-    best = _Best(job) if model is not None else None
     kept = Kept(workload, settings, job.data, job.facts, graph)
     with ExitStack() as stack:
         stack.enter_context(runtime)
@@ -231,18 +244,16 @@ def train(
         prepared = _prepare(runtime, kept, ("train", measured(job.data)), quiet, lambda: not ctrl_c.asked)
         display = stack.enter_context(make_display(facts, quiet=quiet))
 
-        def turn(progress: Progress) -> None:
-            if ctrl_c.asked:
-                runtime.stop()
-            display.turn(progress)
-            for note in turns:
-                note(progress)
+        def described(result: FitResult, **more: Any) -> dict[str, Any]:
+            placement = None if job.choice is None else {**job.choice.plain(), "hosts": job.hosts}
+            more |= {"replicas": replicas, "prepared_seconds": prepared, "placement": placement}
+            return report(workload.name, result, meter, asdict(settings), **more)
 
-        def epoch(record: EpochRecord) -> None:
-            display.epoch(record)
-            if best is not None:
-                best.look(record)
+        file = RunFile(json, described, workload.metric, settings.target, workload.higher_is_better)
 
+        watched = _Watched(display, file, runtime, ctrl_c)
+        mode: Mode = "max" if workload.higher_is_better else "min"
+        best = BestWeights(workload.metric, mode=mode, restore=False) if model is not None else None
         began, worked = time.perf_counter(), time.process_time()
         try:
             if ctrl_c.asked:
@@ -256,39 +267,31 @@ def train(
                 target=settings.target,
                 higher_is_better=workload.higher_is_better,
                 barrier=settings.barrier,
-                on_epoch=epoch,
-                on_turn=turn,
+                callbacks=[watched, *([] if best is None else [best]), *callbacks],
             )
         except FitInterrupted as interrupt:
             result, ctrl_c.asked = interrupt.result, True
+        except Exception as error:
+            file.failed(error)
+            raise
         # A Ctrl-C that came when nothing was left to cut short has interrupted nothing.
-        interrupted = ctrl_c.asked and not result.reached and result.epochs < settings.epochs
+        early = result.reached or result.stopped is not None
+        interrupted = ctrl_c.asked and not early and result.epochs < settings.epochs
         controller = (time.process_time() - worked) / (time.perf_counter() - began)
     engine = runtime.stats()
     bound = None
     if isinstance(runtime, Processes) and len(engine.busy) > 1:
         bound = bounded(engine.busy, controller, job.choice, runtime.hosts)
-    if json is not None:
-        data = report(
-            workload.name,
-            result,
-            meter,
-            asdict(settings),
-            engine,
-            interrupted=interrupted,
-            replicas=replicas,
-            prepared_seconds=prepared,
-            placement=None if job.choice is None else {**job.choice.plain(), "hosts": job.hosts},
-            bounded=bound,
-        )
-        write_json(json, data)
+    file.end("interrupted" if interrupted else "done", described(result, engine=engine, bounded=bound))
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
+    if result.stopped is not None and not quiet:
+        display.say(f"stopped: {result.stopped}")
     display.say(summary(workload.name, workload.unit, result, meter, engine, replicas, prepared, bound))
     for log in (one for one in listeners if isinstance(one, LogWriter) and not quiet):
         display.say(f"log: {log.path}, {size(log.size)}")
     if best is not None and model is not None:
-        best.save(model, display)
+        _save(job, best, model, display)
     if interrupted:
         return INTERRUPTED
     return REACHED if result.reached or settings.target is None else NOT_REACHED
@@ -316,30 +319,58 @@ def _prepare(
     return seconds
 
 
-class _Best:
-    """The weights of the best epoch so far. They are taken between two streams, when nothing is in flight."""
+class _Watched(Callback):
+    """The display, the file of ``--json``, and Ctrl-C as a request."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.state: dict[str, Tensor] | None = None
-        self.value, self.epoch = float("nan"), 0
+    def __init__(self, display: Display, file: RunFile, runtime: Runtime, ctrl_c: CtrlC) -> None:
+        self.display, self.file, self.runtime, self.ctrl_c = display, file, runtime, ctrl_c
 
-    def look(self, record: EpochRecord) -> None:
-        """An epoch has ended."""
-        value = record.valid_metrics[self.job.workload.metric]
-        better = value > self.value if self.job.workload.higher_is_better else value < self.value
-        if self.state is None or better or isnan(self.value):
-            self.state, self.value, self.epoch = snapshot(self.job.graph), value, record.epoch
+    def on_turn(self, progress: Progress) -> None:
+        if self.ctrl_c.asked:
+            self.runtime.stop()
+        self.display.turn(progress)
 
-    def save(self, path: Path, display: Display) -> None:
-        """Write them, and say so."""
-        if self.state is None:
-            display.say(f"{path} was not written: no epoch was finished")
-            return
-        workload = self.job.workload
-        reached = {"metric": workload.metric, "value": self.value, "epoch": self.epoch}
-        save(path, workload, self.job.settings, self.job.facts, self.state, reached)
-        display.say(f"saved the model of epoch {self.epoch} ({workload.metric} {self.value:.4f}) to {path}")
+    def on_epoch_end(self, record: EpochRecord) -> None:
+        self.display.epoch(record)
+        self.file.epoch(record)
+
+
+def _asked_for(args: argparse.Namespace, workload: Workload[Any]) -> list[Callback]:
+    """The callbacks that options ask for."""
+    out: list[Callback] = []
+    if args.patience is not None:
+        out.append(EarlyStopping(workload.metric, args.patience, mode="max" if workload.higher_is_better else "min"))
+    if args.csv is not None:
+        out.append(CSVLogger(args.csv))
+    if args.tensorboard is not None:
+        out.append(TensorBoardLogger(args.tensorboard))
+    return out
+
+
+def _save(job: Job, best: BestWeights, path: Path, display: Display) -> None:
+    """Write the model of the best epoch, and say so."""
+    metric = job.workload.metric
+    if best.state_dict is None:
+        display.say(f"{path} was not written: no epoch was finished with a number as its {metric}")
+        return
+    reached = {"metric": metric, "value": best.value, "epoch": best.epoch}
+    save(path, job.workload, job.settings, job.facts, best.state_dict, reached)
+    display.say(f"saved the model of epoch {best.epoch} ({metric} {best.value:.4f}) to {path}")
+
+
+@contextmanager
+def _live(args: argparse.Namespace) -> Iterator[Live | None]:
+    """The live view, if one is asked for. A port that cannot be had is an error before anything else is done."""
+    if args.live is None:
+        yield None
+        return
+    try:
+        live = Live(port=args.live)
+    except OSError as error:
+        args.parser.error(f"--live: port {args.live}: {error.strerror}; give another, or none to take any that is free")
+    with live:
+        print(f"live view: {live.address}", flush=True)
+        yield live
 
 
 @contextmanager

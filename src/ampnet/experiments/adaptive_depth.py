@@ -1,48 +1,28 @@
-"""Adaptive depth on generated points: each is to be turned by 20 degrees, so often as it says itself.
+"""Adaptive depth on generated points: each is rotated by 20 degrees as many times as it specifies.
 
-Not of the paper. Every instance goes round a loop as often as it wants, from not at all to six times.
+Not from the paper. The loop of an instance has as many rounds as the instance specifies, from zero to six.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ampnet.data import Dataset
 from ampnet.data.generated import rotations
 from ampnet.errors import DataError
+from ampnet.experiments.described import DESCRIBED
+from ampnet.experiments.described import AdaptiveDepthSettings as Settings
 from ampnet.experiments.generated import drawn
-from ampnet.experiments.settings import Training
-from ampnet.experiments.workload import Answer, Asking, Facts, Question, Result, Workload, one_row
+from ampnet.experiments.workload import Answer, Asking, Facts, Question, Workload
 from ampnet.lang import Model
 from ampnet.models import AdaptiveDepth
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(Training):
-    """Ours."""
-
-    epochs: int = 10
-    learning_rate: float = 0.01
-    decay: float = 0.8
-    train_size: int = 5_000
-    """Training points."""
-    valid_size: int = 1_000
-    """Validation points."""
-    hidden: int = 64
-    """Width of the layer that is applied so often."""
-
-    def in_flight(self) -> int:
-        return 100
-
-    def frequency(self) -> int:
-        return 20
 
 
 class Turning(Workload[Settings]):
@@ -65,7 +45,7 @@ class Turning(Workload[Settings]):
 
 
 def _question(text: str) -> Question:
-    """Two numbers and a whole one."""
+    """Parse a point and a number of steps."""
     words = text.replace(",", " ").split()
     try:
         x, y, steps = float(words[0]), float(words[1]), int(words[2])
@@ -77,20 +57,9 @@ def _question(text: str) -> Question:
     return Question((torch.tensor([x, y]), steps, None), partial(_answer, f"({x:g}, {y:g}) turned {steps} times"))
 
 
-def _answer(text: str, results: Sequence[Result]) -> Answer:
-    x, y = one_row(results).tolist()
+def _answer(text: str, prediction: Tensor) -> Answer:
+    x, y = prediction.tolist()
     return Answer(f"{text}: ({x:.3f}, {y:.3f})", {"input": text, "point": [x, y]})
 
 
-WORKLOAD = Turning(
-    Settings,
-    "adaptive-depth",
-    "a layer applied so often as each point says, on generated points",
-    "points",
-    paper_target=None,
-    files=False,
-    metric="absolute_error",
-    higher_is_better=False,
-    input="a point and how often to turn it by 20 degrees, like '1, 0, 3'",
-    nodes="first,middle",
-)
+WORKLOAD = Turning.of(DESCRIBED["adaptive-depth"])

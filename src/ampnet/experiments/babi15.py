@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ampnet.data import Dataset, babi15
 from ampnet.data.babi15 import IS, Deduction
 from ampnet.data.babi15_text import ASKED, fact
 from ampnet.errors import DataError
-from ampnet.experiments.settings import Training
-from ampnet.experiments.workload import Answer, Asking, Facts, Question, Result, Workload
+from ampnet.experiments.described import DESCRIBED
+from ampnet.experiments.described import Babi15Settings as Settings
+from ampnet.experiments.workload import Answer, Asking, Facts, Question, Workload
 from ampnet.lang import Model
 from ampnet.models import Babi15
 
@@ -34,37 +35,12 @@ NUMBER = re.compile(r"\s*\d+\s+")
 """At the start of a line of the original texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings(Training):
-    """The paper's, and Adam."""
-
-    epochs: int = 20
-    learning_rate: float = 0.01
-    enough_rows: int | None = None
-    train_size: int = 100
-    """Training graphs, fresh in every epoch."""
-    valid_size: int = 1_000
-    """Validation graphs."""
-    size: int = 54
-    """Nodes in a graph: four species, and individuals."""
-    hidden: int = 5
-    """Width of a node's state."""
-    steps: int = 2
-    """Steps of propagation."""
-
-    def in_flight(self) -> int:
-        return 16
-
-    def frequency(self) -> int:
-        return 2
-
-
 class Deducing(Workload[Settings]):
     """See the head of this file."""
 
     def load(self, settings: Settings, data_dir: Path | None = None) -> Dataset[Any]:
-        train = settings.train_size if settings.limit is None else min(settings.limit, settings.train_size)
-        return babi15.read(None, settings.seed, train, settings.valid_size, settings.size)
+        train, valid = settings.limited(settings.train_size), settings.limited(settings.valid_size)
+        return babi15.read(None, settings.seed, train, valid, settings.size)
 
     def arguments(self, settings: Settings, facts: Facts) -> Callable[[Any], tuple[Any, ...]]:
         return partial(babi15.arguments, hidden=settings.hidden)
@@ -82,12 +58,12 @@ class Deducing(Workload[Settings]):
         ]
 
     def parted(self, text: str) -> list[str]:
-        """All of it is one story."""
+        """The whole text as one input: a story."""
         return [text]
 
 
 def _stories(text: str) -> list[tuple[Deduction, str, list[str]]]:
-    """For each question: what was told before it, the question, and the names of the nodes."""
+    """For each question: the facts before it, the question, and the names of the nodes."""
     facts: list[tuple[str, int, str]] = []
     out = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -113,7 +89,7 @@ def _stories(text: str) -> list[tuple[Deduction, str, list[str]]]:
 
 
 def _graph(facts: Sequence[tuple[str, int, str]], asked: str) -> tuple[Deduction, list[str]]:
-    """The facts as a graph. A plural that the data do not have is one of the singulars that somebody is."""
+    """The facts as a graph. A plural that is not in the data is matched with a singular of the facts."""
     single = {b for _, kind, b in facts if kind == IS}
     numbers: dict[str, int] = {}
 
@@ -125,22 +101,12 @@ def _graph(facts: Sequence[tuple[str, int, str]], asked: str) -> tuple[Deduction
     return Deduction(len(numbers), table, numbers[asked], 0), list(numbers)
 
 
-def _answer(question: str, names: Sequence[str], results: Sequence[Result]) -> Answer:
-    ((_, _, rows),) = results
-    shares = torch.softmax(rows.reshape(-1).to(torch.float64), 0).tolist()
+def _answer(question: str, names: Sequence[str], prediction: Tensor) -> Answer:
+    shares = torch.softmax(prediction.reshape(-1).to(torch.float64), 0).tolist()
     order = sorted(range(len(names)), key=lambda i: -shares[i])
     then = f"; then {names[order[1]]}, {shares[order[1]]:.1%}" if len(order) > 1 else ""
     data = {"input": question, "answer": names[order[0]], "probabilities": dict(zip(names, shares, strict=True))}
     return Answer(f"{question} {names[order[0]]}  ({shares[order[0]]:.1%}{then})", data)
 
 
-WORKLOAD = Deducing(
-    Settings,
-    "babi15",
-    "a gated graph network on bAbI task 15, basic deduction, with 54 nodes",
-    "graphs",
-    paper_target=1.0,
-    files=False,
-    input="facts and questions, like 'Mice are afraid of wolves. Emily is a mouse. What is Emily afraid of?'",
-    nodes="propagate_cell,propagate_along_0",
-)
+WORKLOAD = Deducing.of(DESCRIBED["babi15"])

@@ -25,13 +25,13 @@ class Written:
     """A tree as it was written."""
 
     parents: tuple[int, ...]
-    """Of each node; -1: the root, which is the last."""
+    """The parent of each node; -1: the root, which is the last."""
     words: tuple[str, ...]
-    """Of the leaves, in order."""
+    """The words of the leaves, in order."""
     spans: tuple[tuple[int, int], ...]
-    """Of each node: its first word, and the one after its last."""
+    """The word range of each node: first, and one after the last."""
     depths: tuple[int, ...]
-    """Of each node: how many are above it."""
+    """The depth of each node."""
 
     def phrase(self, node: int) -> str:
         """The words under a node."""
@@ -39,7 +39,7 @@ class Written:
 
 
 def parse(text: str) -> Written:
-    """The tree. What is wrong with it is a `DataError` that names the place, from 1."""
+    """Parse a tree. A fault is a `DataError` that names its position, from 1."""
     pieces = [(found[0], _place(text, found.start())) for found in PIECE.finditer(text)]
     if not pieces:
         raise DataError("there is no tree in it; write one like ((It) ((is) (great)))")
@@ -51,7 +51,7 @@ def parse(text: str) -> Written:
 
 
 def parted(text: str) -> list[str]:
-    """The trees in a text. A tree goes on until its brackets are closed, over several lines if need be."""
+    """Split a text into trees. A tree ends where its brackets are closed, possibly several lines later."""
     out, held = [], ""
     for line in text.splitlines(keepends=True):
         held += line

@@ -9,13 +9,15 @@ from ampnet.data import Dataset, Split
 from ampnet.experiments.settings import Training
 
 Make = Callable[[int, int], Iterator[tuple[Any, ...]]]
-"""So many records from a seed: the arguments of a model."""
+"""Generates a number of records from a seed, as arguments of the model."""
 
 
 def drawn(name: str, make: Make, train: int, valid: int, settings: Training) -> Dataset[Any]:
     """Both splits. Training has an even seed and validation an odd one, so that no two runs share data across them."""
-    train = train if settings.limit is None else min(train, settings.limit)
-    sizes = {"train": (train, 2 * settings.seed), "valid": (valid, 2 * settings.seed + 1)}
+    sizes = {
+        "train": (settings.limited(train), 2 * settings.seed),
+        "valid": (settings.limited(valid), 2 * settings.seed + 1),
+    }
     splits = {}
     for split, (count, seed) in sizes.items():
         records = list(make(count, seed))

@@ -16,7 +16,7 @@ import torch
 from ampnet.errors import DataError
 
 GREY = np.array([0.299, 0.587, 0.114])
-"""How bright the eye sees red, green and blue."""
+"""Luminance weights of red, green and blue."""
 
 
 def grey(path: Path, side: int, invert: bool | None = None) -> np.ndarray:
@@ -31,7 +31,7 @@ def grey(path: Path, side: int, invert: bool | None = None) -> np.ndarray:
 
 
 def _bright(path: Path) -> np.ndarray:
-    """How bright each pixel is, 0 to 1. What is transparent is white."""
+    """The brightness of each pixel, 0 to 1, on a white background."""
     from matplotlib.image import imread
 
     try:
@@ -51,7 +51,7 @@ def _bright(path: Path) -> np.ndarray:
 
 
 def _square(image: np.ndarray) -> np.ndarray:
-    """Paper is put at the shorter sides."""
+    """Pad the shorter sides with background."""
     height, width = image.shape
     most = max(height, width)
     top, left = (most - height) // 2, (most - width) // 2
@@ -59,7 +59,7 @@ def _square(image: np.ndarray) -> np.ndarray:
 
 
 def _resized(image: np.ndarray, side: int) -> np.ndarray:
-    """Means of areas where the image is larger, else interpolated."""
+    """Resize: area means to shrink, interpolation to enlarge."""
     if len(image) == side:
         return image
     given = torch.from_numpy(image)[None, None]

@@ -33,14 +33,14 @@ class Kept:
     ) -> None:
         self.workload, self.settings, self.data, self.facts, self.graph = workload, settings, data, facts, graph
         self._kept: dict[str, dict[int, Instance]] = {}
-        """By split, and by the place of the record in it."""
+        """The instances by split and position of the record."""
 
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
 
     @property
     def room(self) -> int:
-        """How many more will be kept."""
+        """The number of instances that can still be kept."""
         return max(0, self.settings.keep - len(self))
 
     def repeats(self, split: str) -> bool:
@@ -48,14 +48,14 @@ class Kept:
         return self.workload.by_record and self.data.splits[split].repeats
 
     def instances(self, split: str, epoch: int | None = None) -> Iterator[Instance]:
-        """Those of a split, on their device: in the order of an epoch, from 1, or as the records stand."""
+        """The instances of a split, on their device: in the order of an epoch (from 1), or of the records."""
         if self.repeats(split):
             return self._again(self._kept.setdefault(split, {}), ordered(self.data.splits[split], self.settings, epoch))
         made = self.workload.instances(self.graph, self.settings, self.facts, self.data, split, epoch)
         return on_device(made, self.settings)
 
     def holds(self, split: str) -> bool:
-        """Whether all instances of a split are kept, or will be: they come again, and are not too many."""
+        """Whether all instances of a split are kept, or will be: they repeat, and there is room for them."""
         missing = len(self.data.splits[split]) - len(self._kept.get(split, {}))
         return self.repeats(split) and missing <= self.room
 

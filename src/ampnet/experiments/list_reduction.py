@@ -13,45 +13,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ampnet.data import Dataset, Split
 from ampnet.data import list_reduction as lists
 from ampnet.data.list_reduction import MAX_TOKENS, OPERATIONS, Digits, Sequences, generate
 from ampnet.errors import DataError
-from ampnet.experiments.settings import Training
-from ampnet.experiments.workload import Answer, Asking, Facts, Question, Result, Workload, best, one_row
+from ampnet.experiments.described import DESCRIBED
+from ampnet.experiments.described import ListReductionSettings as Settings
+from ampnet.experiments.workload import Answer, Asking, Facts, Question, Workload, best
 from ampnet.instance import Instance
 from ampnet.lang import Compiled, Model, Seq
 from ampnet.models import ListReduction
-from ampnet.models.list_reduction import HIDDEN, build, instances
+from ampnet.models.list_reduction import build, instances
 
 ALSO = {"max-min": "range", "len": "length", "mean-mean": "alternate"}
 """Other names of operations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(Training):
-    """Those that reach 97 % in nine epochs."""
-
-    bucket: int = 100
-    """Sequences of one length in an instance; 1: single sequences."""
-    train_size: int = 100_000
-    """Training sequences."""
-    valid_size: int = 10_000
-    """Validation sequences."""
-    hidden: int = HIDDEN
-    """Width of the recurrent state."""
-    learning_rate: float = 3e-3
-    decay: float = 0.7
-    beta2: float = 0.99
-
-    def in_flight(self) -> int:
-        """As many as hold 400 sequences."""
-        return max(1, 400 // self.bucket)
-
-    def frequency(self) -> int:
-        """As many instances as hold 100 sequences, or one message."""
-        return max(1, 100 // self.bucket) if self.count == "instances" else 1
 
 
 @dataclass(frozen=True)
@@ -66,12 +43,13 @@ class Reduction(Workload[Settings]):
 
     def load(self, settings: Settings, data_dir: Path | None = None) -> Lists:
         # Even and odd, so that no two runs share training and validation data, whatever their seeds.
-        train, valid = (
-            generate(settings.train_size, 2 * settings.seed),
-            generate(settings.valid_size, 2 * settings.seed + 1),
-        )
+        train = generate(settings.train_size, 2 * settings.seed)
+        valid = generate(settings.valid_size, 2 * settings.seed + 1)
         some = slice(settings.limit)
-        arrays = {"train": Sequences(train.tokens[some], train.lengths[some], train.labels[some]), "valid": valid}
+        arrays = {
+            name: Sequences(of.tokens[some], of.lengths[some], of.labels[some])
+            for name, of in (("train", train), ("valid", valid))
+        }
         splits = {name: Split(f"list-reduction {name}", of.__getitem__, len(of)) for name, of in arrays.items()}
         return Lists("list-reduction", splits, lists.arguments, arrays)
 
@@ -104,7 +82,7 @@ class Reduction(Workload[Settings]):
 
 
 def _read(inputs: Sequence[str]) -> list[list[int]]:
-    """The tokens of each list. A list begins with the name of its operation; what parts its digits does not matter."""
+    """The tokens of each list. A list begins with the name of its operation; digits may have any separators."""
     out: list[list[int]] = []
     words = " ".join(inputs).translate(str.maketrans("[](),;:=", " " * 8)).split()
     for number, word in enumerate(words, start=1):
@@ -133,21 +111,12 @@ def _written(tokens: Sequence[int]) -> str:
     return " ".join([OPERATIONS[tokens[0] - 10], *map(str, tokens[1:])])
 
 
-def _answer(text: str, results: Sequence[Result]) -> Answer:
-    digit, probabilities = best(one_row(results))
+def _answer(text: str, prediction: Tensor) -> Answer:
+    digit, probabilities = best(prediction)
     return Answer(
         f"{text}: {digit}  ({probabilities[digit]:.1%})",
         {"input": text, "result": digit, "probabilities": probabilities},
     )
 
 
-WORKLOAD = Reduction(
-    Settings,
-    "list-reduction",
-    "the vanilla RNN on list reduction: sequences of at most ten tokens",
-    "sequences",
-    paper_target=0.97,
-    files=False,
-    input="an operation and digits, like 'range 3 7 1'",
-    nodes="cell,embedding",
-)
+WORKLOAD = Reduction.of(DESCRIBED["list-reduction"])

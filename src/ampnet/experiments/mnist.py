@@ -6,7 +6,6 @@ A minibatch is a bucket: one instance whose messages have a row for each image. 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,42 +15,22 @@ import torch
 from torch import Tensor
 
 from ampnet.data import Dataset, load, mnist
+from ampnet.experiments.described import DESCRIBED
+from ampnet.experiments.described import MnistSettings as Settings
 from ampnet.experiments.images import grey
-from ampnet.experiments.settings import Optimizer, Training
 from ampnet.experiments.workload import (
     Answer,
     Asking,
     Facts,
     Question,
-    Result,
     Workload,
     best,
     limited,
-    one_row,
     ordered,
 )
 from ampnet.instance import Instance
 from ampnet.lang import Compiled, Model
 from ampnet.models import Mlp
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(Training):
-    """The paper's: SGD with rate 0.1, batches of 100, four in flight."""
-
-    epochs: int = 6
-    learning_rate: float = 0.1
-    optimizer: Optimizer = "sgd"
-    bucket: int = 100
-    """Images in an instance; 1: single images."""
-    layers: int = 4
-    """Layers, the last of which classifies; the others are as wide as an image."""
-
-    def in_flight(self) -> int:
-        return max(1, 400 // self.bucket)
-
-    def frequency(self) -> int:
-        return max(1, 100 // self.bucket) if self.count == "instances" else 1
 
 
 class Mnist(Workload[Settings]):
@@ -92,23 +71,15 @@ class Mnist(Workload[Settings]):
 
 
 def _row(pixels: np.ndarray) -> Tensor:
-    """Of pixels from 0 to 255 (one image, or many), what the model takes."""
+    """The model's input from pixels of 0 to 255, for one image or many."""
     return mnist.arguments(mnist.Digit(pixels, 0))[0]
 
 
-def _answer(path: str, results: Sequence[Result]) -> Answer:
-    digit, probabilities = best(one_row(results))
+def _answer(path: str, prediction: Tensor) -> Answer:
+    digit, probabilities = best(prediction)
     second = int(np.argsort(probabilities)[-2])
     text = f"{path}: {digit}  ({probabilities[digit]:.1%}; then {second}, {probabilities[second]:.1%})"
     return Answer(text, {"input": path, "digit": digit, "probabilities": probabilities})
 
 
-WORKLOAD = Mnist(
-    Settings,
-    "mnist",
-    "a perceptron of four layers on handwritten digits",
-    "images",
-    paper_target=0.97,
-    input="image files (28 x 28 pixels, or made so)",
-    nodes="hidden_0,hidden_1",
-)
+WORKLOAD = Mnist.of(DESCRIBED["mnist"])

@@ -26,11 +26,11 @@ from ampnet.errors import DataError
 
 SYMBOLS = {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9}
 BONDS = {1: 4, 6: 4, 7: 3, 8: 2, 9: 1, 0: 0}
-"""How many bonds an atom has, by its number."""
+"""The valence of an atom, by atomic number."""
 ORDERS = (1.0, 2.0, 3.0, 1.5)
-"""Of single, double, triple and aromatic bonds."""
+"""Bond orders of single, double, triple and aromatic bonds."""
 CHARGES = {1: 3, 2: 2, 3: 1, 5: -1, 6: -2, 7: -3}
-"""By the code in an atom's line."""
+"""Charges by the code in an atom line."""
 
 Bond = tuple[int, int, int]
 
@@ -47,7 +47,7 @@ def of_file(path: Path) -> Molecule:
 
 
 def of_molfile(text: str, name: str) -> Molecule:
-    """A mol block. What is wrong with it is a `DataError` that names the line."""
+    """Parse a mol block. A fault is a `DataError` that names the line."""
     lines = text.splitlines()
     at = next((i for i, line in enumerate(lines) if "V2000" in line or "V3000" in line), None)
     if at is None:
@@ -99,7 +99,7 @@ def _bond(line: str, atoms: int) -> Bond:
 
 
 def _whole(symbols: Sequence[int], charges: Sequence[int], bonds: Sequence[Bond]) -> Molecule:
-    """With the hydrogens that are not written down."""
+    """Add implicit hydrogens."""
     have = [0.0] * len(symbols)
     for a, b, kind in bonds:
         have[a] += ORDERS[kind]
@@ -114,7 +114,7 @@ def _whole(symbols: Sequence[int], charges: Sequence[int], bonds: Sequence[Bond]
 
 
 def _valence(symbol: int, charge: int) -> int:
-    """How many bonds an atom has: N+ four, O- one, C+ and C- three."""
+    """The valence of an atom with its charge: N+ four, O- one, C+ and C- three."""
     if symbol == 1:
         return 1 - abs(charge)
     return BONDS[symbol] + (-abs(charge) if symbol == 6 else charge)

@@ -8,45 +8,23 @@ The model predicts (dipole - mean) / deviation; errors are reported in units of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from ampnet.data import Dataset, load, qm9
 from ampnet.data.qm9 import CHEMICAL_ACCURACY, FEATURES, KINDS, Molecule, Molecules
+from ampnet.experiments.described import DESCRIBED
+from ampnet.experiments.described import Qm9Settings as Settings
 from ampnet.experiments.molecules import of_file, of_molfile, of_smiles
-from ampnet.experiments.settings import Training
-from ampnet.experiments.workload import Answer, Asking, Facts, Question, Result, Workload, limited, one_row
+from ampnet.experiments.workload import Answer, Asking, Facts, Question, Workload, limited
 from ampnet.lang import Model
 from ampnet.models import Qm9
 
 WATER = Molecule(0, np.array([8, 1, 1]), np.zeros(3), np.array([(0, 1, 0), (0, 2, 0)]), 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(Training):
-    """The paper's, and Adam with clipped gradients and a rate that falls."""
-
-    epochs: int = 60
-    learning_rate: float = 1e-3
-    decay: float = 0.85
-    clip_norm: float | None = 1.0
-    enough_rows: int | None = None
-    hidden: int = 100
-    """Width of an atom's state."""
-    steps: int = 4
-    """Steps of propagation."""
-    loss: Literal["squared", "absolute"] = "squared"
-    """The error that is made small; it is measured by the absolute one."""
-
-    def in_flight(self) -> int:
-        return 16
-
-    def frequency(self) -> int:
-        return 32
 
 
 class Dipoles(Workload[Settings]):
@@ -94,20 +72,10 @@ def _question(text: str, facts: Facts) -> Question:
     return Question((atoms, bonds, None), partial(_answer, name, molecule, facts))
 
 
-def _answer(name: str, molecule: Molecule, facts: Facts, results: Sequence[Result]) -> Answer:
-    dipole = float(one_row(results)) * facts["std"] + facts["mean"]
+def _answer(name: str, molecule: Molecule, facts: Facts, prediction: Tensor) -> Answer:
+    dipole = float(prediction) * facts["std"] + facts["mean"]
     text = f"{name}: dipole moment {dipole:.2f} D  ({len(molecule.atoms)} atoms, hydrogens included)"
     return Answer(text, {"input": name, "dipole": dipole, "atoms": molecule.atoms.tolist()})
 
 
-WORKLOAD = Dipoles(
-    Settings,
-    "qm9",
-    "a gated graph network on the dipole moments of small molecules (QM9)",
-    "molecules",
-    paper_target=4.6,
-    metric="absolute_error",
-    higher_is_better=False,
-    input="molecules: .mol or .sdf files (V2000), or SMILES where RDKit is installed",
-    nodes="propagate_cell,gate",
-)
+WORKLOAD = Dipoles.of(DESCRIBED["qm9"])

@@ -91,7 +91,7 @@ def make_runtime(
 
 
 def make_judge(graph: Graph, settings: Training) -> Runtime:
-    """A runtime for a model that is not trained any more: in this process, in waves, weights frozen."""
+    """A runtime for evaluation: in this process, in waves, weights frozen."""
     complete = settings.complete()
     assert isinstance(complete.max_active_keys, int)
     return Inline(graph, max_active_keys=complete.max_active_keys, wave_size=complete.wave_size, seed=complete.seed)
@@ -119,7 +119,7 @@ def policies(settings: Training, graph: Graph) -> tuple[Update, Mapping[str, Upd
 
 
 def of_node(given: Mapping[str, V], node: str) -> V | None:
-    """What is given for a node: by its name, else by the last pattern that it matches."""
+    """The setting of a node: by its name, else by the last pattern that it matches."""
     matching = [value for pattern, value in given.items() if fnmatchcase(node, pattern)]
     return given[node] if node in given else matching[-1] if matching else None
 
@@ -138,7 +138,7 @@ def _optimizer(settings: Training, rate: float) -> MakeOptimizer:
 
 
 def on_device(instances: Iterable[Instance], settings: Training) -> Iterator[Instance]:
-    """The same instances with their payloads where the weights are."""
+    """The instances with payloads moved to the device of the weights."""
     if settings.device == "cpu":
         yield from instances
         return

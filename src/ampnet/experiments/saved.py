@@ -30,21 +30,21 @@ KIND, FORMAT = "ampnet model", 1
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file holds."""
+    """The contents of a model file."""
 
     path: Path
     workload: Workload[Any]
     settings: Training
-    """Those of the training, complete."""
+    """The settings of the training, complete."""
     facts: Mapping[str, Any]
-    """What the model must know of its data."""
+    """Facts about the data that the model depends on."""
     reached: Mapping[str, Any]
-    """What it was measured to be: metric, value, epoch."""
+    """Its result: metric, value, epoch."""
     state: Mapping[str, Tensor]
     """The model's ``state_dict``."""
 
     def on(self, device: Literal["cpu", "cuda"]) -> Training:
-        """The settings, for work there."""
+        """The settings for another device."""
         return replace(self.settings, device=device)
 
     def graph(self, device: str = "cpu") -> Compiled:
@@ -60,11 +60,6 @@ class Saved:
         return graph.to(device) if device != "cpu" else graph
 
 
-def snapshot(graph: Compiled) -> dict[str, Tensor]:
-    """A copy of the model's weights as they are now."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in graph.model.state_dict().items()}
-
-
 def save(
     path: Path,
     workload: Workload[Any],
@@ -73,7 +68,7 @@ def save(
     state: Mapping[str, Tensor],
     reached: Mapping[str, Any],
 ) -> None:
-    """Write a model, whole or not at all."""
+    """Write a model atomically."""
     plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in asdict(settings).items()}
     data = {
         "kind": KIND,

@@ -1,120 +1,264 @@
 """Settings of a training run: what every workload has. A workload's own settings add to them, and set its defaults.
 
-    Training ──> mnist.Settings, sentiment.Settings, ...          one frozen dataclass a workload: the paper's numbers
+    Training ──> described.Mnist, described.Sentiment, ...        one frozen dataclass a workload: the paper's numbers
 
-A setting is a field here or there, a line in `ampnet.cli.train_options` (which makes the option of it), and its effect:
-on the runtime (`ampnet.experiments.running`), on the model or on the data (the workload's module).
+A setting is one field, made by `option`: its default, and all that ``ampnet train WORKLOAD --help`` says of it.
+`ampnet.cli.train_options` makes the options from the fields; a workload that sets another default says no more than
+that. The effect of a setting is on the runtime
+(`ampnet.experiments.running`), on the model or on the data (the workload's module).
+
+Nothing here imports torch, so that help is quick.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from ampnet.nodes.products import Precision
-from ampnet.reference.schedule import ENOUGH_ROWS
-from ampnet.replicas.sync import When
+GROUPS = {
+    "model": "model and data",
+    "optimizer": "optimizer",
+    "updates": "updates and staleness",
+    "waves": "how instances are batched (waves)",
+    "workers": "worker processes and replicas",
+}
+"""The groups of options, after the most important ones, in the order of the help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a setting is given on the command line."""
+
+    text: str
+    """The help text. May hold ``{unit}``, ``{nodes}`` and other words of `ampnet.cli.train_options`."""
+    group: str
+    """A key of `GROUPS`."""
+    shown: str = ""
+    """The default in words; empty: the value itself."""
+    metavar: str = ""
+    """The value in help; empty: N for a number."""
+    least: int = 1
+    """The smallest number that is allowed, of integers."""
+    within: Literal["positive", "fraction", "share"] = "positive"
+    """The range of a float: above 0; above 0 and at most 1; from 0 up and below 1."""
+    none: str = ""
+    """The word that stands for None."""
+    flag: str = ""
+    """The name of the option, if it differs from the field."""
+    also: tuple[str, ...] = ()
+    """Other names of the option."""
+
+
+def option(default: Any, text: str, group: str = "model", **more: Any) -> Any:
+    """A field with an `Option`. A dict as default is copied for every object."""
+    metadata = {"option": Option(text, group, **more)}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
 
 Optimizer = Literal["adam", "sgd", "momentum", "adagrad"]
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """All that decides the course of a run, whatever is trained."""
+    """The settings that all workloads share."""
 
-    max_active_keys: int | Literal["auto"] = 0
-    """Instances in flight at most; 0: as many as `in_flight` says, for each replica, or as keep its workers busy;
-    "auto": to be found out, by `ampnet.tune`. Until then it is as 0."""
-    min_update_frequency: int = 0
-    """Gradients that make an update of a node; 0: as many as `frequency` says."""
-    update_after: Mapping[str, int] = field(default_factory=dict)
-    """The same for single nodes, by name or pattern."""
-    count: Literal["messages", "instances"] = "instances"
-    """What counts as one gradient."""
-    epochs: int = 12
-    """Epochs at most."""
-    target: float | None = None
-    """Stop once a validation has this value of the workload's metric."""
-    seed: int = 0
-    """Of generated data, the weights, the order of instances and of the random schedule."""
-    limit: int | None = None
-    """Use the first training records only."""
-    keep: int = 200_000
-    """Instances kept from epoch to epoch, at most; 0: each is made anew."""
-    wave_size: int | None = None
-    """Instances that travel together in a wave; None: as many as are in flight or, where updates count instances, as
-    the next update waits for."""
-    schedule: str | None = None
-    """Which of the waves in flight plays its next operation: a name in `ampnet.wave.schedule`. None: "backward-first"
-    in waves, "sweep" where messages are passed."""
-    max_batch: int | None = None
-    """Messages handed to a node at once, at most. A setting of message passing: with it, there are no waves."""
-    enough_rows: int | None = ENOUGH_ROWS
-    """Of message passing: rows beyond which a larger batch is not waited for; None: any number."""
-    waves: bool = True
-    """Compute instances in waves; False: pass messages from node to node, one batch at a time, as the paper does."""
-    learning_rate: float = 1e-3
-    """Of the first epoch."""
-    rate_of: Mapping[str, float] = field(default_factory=dict)
-    """The same for single nodes, by name or pattern."""
-    decay: float = 1.0
-    """Factor of the learning rate after every epoch."""
-    optimizer: Optimizer = "adam"
-    """Of every node."""
-    beta2: float = 0.999
-    """Adam's beta2."""
-    weight_decay: float = 0.0
-    """Weight decay: with Adam decoupled from the gradient (AdamW), else added to the gradient."""
-    clip_norm: float | None = None
-    """Scale a node's gradient down to this norm."""
-    weights: Literal["current", "stash"] = "current"
-    """Weights used in the backward pass: the current ones, or those of the forward pass ("stash")."""
-    barrier: bool = False
-    """Let each stream end before the next begins."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Where the weights are, and the work on them is done."""
-    precision: Precision = "float32"
-    """Of the factors of matrix products."""
-    workers: int | Literal["auto"] | None = None
-    """Worker processes; 1: everything in this process; "auto": as many as are expected to pay, with copies and tiles of
-    single nodes where those pay; None: one for each replica."""
-    affinity: Mapping[str, int] | Literal["auto"] = "auto"
-    """The worker of nodes, by name or pattern; nodes that it does not name are placed by what they cost."""
-    memory_per_worker: int | None = None
-    """Bytes that a worker process may take; nodes are placed so that parameters, sums and optimizers fit."""
-    pin: bool = False
-    """Keep each worker on a core of its own."""
-    threads: int = 1
-    """Torch threads, of each worker."""
-    replicas: int | Literal["auto"] = 1
-    """Copies of the model, or of a part of it; "auto": as many as are expected to pay."""
-    replicate: tuple[str, ...] | Mapping[str, int] | None = None
-    """The nodes to make copies of: names or patterns of a part of the model, of which there are ``replicas``; or single
-    nodes, each with its own number of copies. None: the whole model."""
-    tile: Mapping[str, int] = field(default_factory=dict)
-    """Linears to split into tiles, by node, with their number."""
-    route: str | None = None
-    """How messages, or whole instances, are shared out among replicas; None: "shortest", of single nodes "instance"."""
-    sync: When = "shared"
-    """How replicas are kept together."""
-    sync_every: int = 100
-    """Updates between two synchronisations, where the policy counts them."""
-    sync_optimizer: Literal["average", "keep"] = "average"
-    """Average the replicas' optimizer state when they are synchronised, or keep it separate."""
-    on_nan: Literal["stop", "skip"] = "stop"
-    """What to do when a loss is not finite."""
+    epochs: int = option(12, "number of epochs; fewer if the target is reached earlier")
+    target: float | None = option(
+        None, "stop when the {metric} on the validation data is {beyond} this value", shown="{no_target}"
+    )
+    learning_rate: float = option(1e-3, "learning rate in the first epoch", metavar="RATE", also=("--lr",))
+    limit: int | None = option(
+        None,
+        "use only the first N training records and the first N validation records, to try something quickly",
+        shown="all",
+    )
+    max_active_keys: int | Literal["auto"] = option(
+        0,
+        "largest number of instances in flight, that is, started and not yet finished: more instances are computed "
+        "together, and gradients can be older. auto: try several numbers before training and use the fastest",
+        "waves",
+        shown="{in_flight}; more with several workers or replicas",
+        metavar="N|auto",
+    )
+    min_update_frequency: int = option(
+        0,
+        "number of gradients that a layer accumulates before its optimizer takes a step, comparable to the batch size",
+        "updates",
+        shown="{frequency}",
+    )
+    workers: int | Literal["auto"] | None = option(
+        None,
+        "worker processes among which the layers are distributed. 1: everything in this process; auto: measure "
+        "briefly before training and use the number that is expected to be fastest",
+        "workers",
+        shown="one per replica",
+        metavar="N|auto",
+    )
+    replicas: int | Literal["auto"] = option(
+        1,
+        "copies of the model (data parallelism), each on worker processes of its own; auto: as for --workers. With "
+        "auto for both, the faster combination",
+        "workers",
+        metavar="N|auto",
+    )
+    seed: int = option(0, "random seed of generated data, initial weights, data order and --schedule random", least=0)
+    device: Literal["cpu", "cuda"] = option("cpu", "device of weights and computation")
+    precision: Literal["float32", "bfloat16"] = option(
+        "float32", "data type of the inputs of matrix products; everything else stays float32"
+    )
+    optimizer: Optimizer = option(
+        "adam", "torch optimizer; every layer has its own. momentum: SGD with momentum 0.9", "optimizer"
+    )
+    rate_of: Mapping[str, float] = option(
+        {}, "learning rate of single layers, by node name or pattern", "optimizer", metavar="NODE=RATE,..."
+    )
+    decay: float = option(
+        1.0, "multiply the learning rate by this after every epoch", "optimizer", within="fraction", metavar="FACTOR"
+    )
+    beta2: float = option(0.999, "Adam's beta2", "optimizer", within="share", metavar="B")
+    weight_decay: float = option(
+        0.0,
+        "weight decay: decoupled from the gradient with Adam (AdamW), added to the gradient with the others",
+        "optimizer",
+        within="share",
+        metavar="W",
+    )
+    clip_norm: float | None = option(
+        None, "clip the gradient of each layer to this norm; none: no clipping", "optimizer", none="none"
+    )
+    on_nan: Literal["stop", "skip"] = option(
+        "stop", "if a loss is NaN or infinite: stop with an error, or skip its gradient and count it", "optimizer"
+    )
+    update_after: Mapping[str, int] = option(
+        {}, "--min-update-frequency of single layers, by node name or pattern", "updates", metavar="NODE=N,..."
+    )
+    count: Literal["messages", "instances"] = option(
+        "instances",
+        "what counts as one gradient: an instance, or a message (one call of the layer: a sequence of nine tokens "
+        "counts nine times)",
+        "updates",
+    )
+    weights: Literal["current", "stash"] = option(
+        "current",
+        "weights used in the backward pass: the current ones, or a copy of those used in the forward pass (stash)",
+        "updates",
+    )
+    barrier: bool = option(
+        False,
+        "finish all instances of a training epoch before its validation starts, and all of the validation before the "
+        "next epoch starts",
+        "updates",
+    )
+    wave_size: int | None = option(
+        None,
+        "instances computed together, as one wave; auto: all in flight (a quarter of them if --schedule interleaves "
+        "waves), but not more than the next update needs",
+        "waves",
+        metavar="N|auto",
+        none="auto",
+    )
+    schedule: Literal["backward-first", "fifo", "sweep", "random"] | None = option(
+        None,
+        "which wave computes its next operation. backward-first: finish the oldest wave, so that no gradient is stale; "
+        "fifo: the wave that has waited longest; sweep: the least advanced wave; random: any. The last three "
+        "interleave waves, so gradients are stale",
+        "waves",
+        shown="backward-first; with --no-waves sweep",
+    )
+    keep: int = option(
+        200_000,
+        "largest number of prepared instances kept in memory between epochs; 0: prepare each one again",
+        "waves",
+        least=0,
+    )
+    waves: bool = option(
+        True,
+        "pass single messages between nodes, as the paper does, instead of computing waves; slower",
+        "waves",
+        flag="--no-waves",
+    )
+    max_batch: int | None = option(
+        None,
+        "largest number of messages that a node computes together; implies --no-waves",
+        "waves",
+        shown="no limit",
+    )
+    enough_rows: int | None = option(
+        100,
+        "with --no-waves: number of rows from which a node does not wait for a larger batch; none: no such number",
+        "waves",
+        none="none",
+    )
+    threads: int = option(1, "torch threads of each process", "workers")
+    affinity: Mapping[str, int] | Literal["auto"] = option(
+        "auto",
+        'JSON file with the worker of each node, like {{"embedding": 0, "cell*": 1}}; auto: distribute the nodes by '
+        "their measured cost",
+        "workers",
+        metavar="FILE|auto",
+    )
+    memory_per_worker: int | None = option(
+        None,
+        "memory limit of a worker process, like 800M or 1.5GB: parameters, gradients and optimizer state of its nodes "
+        "have to fit",
+        "workers",
+        shown="no limit",
+        metavar="SIZE",
+    )
+    pin: bool = option(False, "pin each worker process to a CPU core of its own", "workers")
+    replicate: tuple[str, ...] | Mapping[str, int] | None = option(
+        None,
+        "copy only these nodes, by name or pattern ({nodes}); or give the number of copies for each ({node}=2), and "
+        "what is computed with a node is copied with it",
+        "workers",
+        shown="the whole model",
+        metavar="NAMES|NODE=N,...",
+    )
+    tile: Mapping[str, int] = option(
+        {},
+        "split the weight matrix of Linear layers into N parts, which different workers compute",
+        "workers",
+        metavar="NODE=N,...",
+        least=2,
+    )
+    route: Literal["instance", "position", "round-robin", "shortest"] | None = option(
+        None,
+        "which replica an instance (with --replicate: a message) goes to: by instance number, by its position in the "
+        "instance, in turn, or the one with the shortest queue",
+        "workers",
+        shown="shortest; instance if --replicate is NODE=N",
+    )
+    sync: Literal["epoch", "updates", "ring", "shared", "gradients"] = option(
+        "shared",
+        "how replicas stay equal. shared: one set of weights in shared memory, updated by all; gradients: average "
+        "every gradient; epoch, updates, ring: average the weights after every epoch, after --sync-every updates of "
+        "every replica, or by a message that goes round",
+        "workers",
+    )
+    sync_every: int = option(100, "updates between two averages, for --sync updates and ring", "workers")
+    sync_optimizer: Literal["average", "keep"] = option(
+        "average",
+        "average the replicas' optimizer state when their weights are averaged, or keep it separate",
+        "workers",
+    )
+
+    def limited(self, count: int) -> int:
+        """That number of records, or ``limit`` if it is smaller."""
+        return count if self.limit is None else min(count, self.limit)
 
     def in_flight(self) -> int:
-        """Instances in flight for each replica, where nothing else is said."""
+        """Default number of instances in flight for each replica."""
         return 1
 
     def frequency(self) -> int:
-        """Gradients in an update, where nothing else is said."""
+        """Default number of gradients in an update."""
         return 1
 
     def complete(self) -> Self:
-        """The same with nothing left open."""
+        """The settings with every default filled in."""
         replicas = 1 if self.replicas == "auto" else self.replicas
         single = isinstance(self.replicate, Mapping)
         copies = max(self.replicate.values(), default=1) if isinstance(self.replicate, Mapping) else replicas

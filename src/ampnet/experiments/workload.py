@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from ampnet.data import Dataset, Split
 from ampnet.errors import DataError
+from ampnet.experiments.described import Description
 from ampnet.experiments.settings import Training
 from ampnet.instance import Instance
 from ampnet.lang import Compiled, Model, compile
@@ -31,76 +32,63 @@ S = TypeVar("S", bound=Training)
 D = TypeVar("D", bound=Dataset[Any])
 
 Facts = Mapping[str, Any]
-Result = tuple[str, dict[str, int], Tensor]
-"""The Loss that reported it, the state, and the rows of a prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model says."""
+    """The answer of a model."""
 
     text: str
-    """For people; may have several lines."""
+    """As text; may have several lines."""
     data: Mapping[str, Any]
-    """The same for programs."""
+    """As plain data, for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that a model is asked."""
+    """One input of ``ampnet predict``."""
 
     arguments: tuple[Any, ...]
-    """What the model takes. Labels are unknown."""
-    answer: Callable[[Sequence[Result]], Answer]
-    """What its results mean."""
+    """The arguments of the model. Labels are None."""
+    answer: Callable[[Tensor], Answer]
+    """Makes the answer from the model's results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How input is to be taken, where there is a choice. Each is an option of ``ampnet predict``."""
+    """How input is read: options of ``ampnet predict``."""
 
     invert: bool | None = None
-    """Of images: whether light and dark change places; None: where the border is light."""
+    """Whether images are inverted; None: if their border is light."""
 
 
-@dataclass(frozen=True)
-class Workload(ABC, Generic[S]):
+class Workload(Description[S], ABC):
     """Base of the workloads. See the head of this file."""
 
-    settings: type[S]
-    """Their defaults are the paper's."""
-    name: str
-    about: str
-    """What is trained on what, in half a sentence."""
-    unit: str
-    """What the records are, in the plural."""
-    paper_target: float | None
-    """What the paper trains to."""
-    metric: str = "accuracy"
-    """What a run is measured by."""
-    higher_is_better: bool = True
-    input: str = ""
-    """What ``predict`` takes, in half a sentence. Empty: there is no form of it that a person could write."""
-    files: bool = field(default=True, kw_only=True)
-    """Whether its data are in files, and not generated."""
-    nodes: str = field(default="", kw_only=True)
-    """Names of nodes, for the help of options that take some."""
+    @classmethod
+    def of(cls, description: Description[Any]) -> Self:
+        """The workload that is described."""
+        return cls(**{item.name: getattr(description, item.name) for item in fields(description)})
 
     # -- data
 
     @abstractmethod
     def load(self, settings: S, data_dir: Path | None = None) -> Dataset[Any]:
-        """The data; no more of the training records than ``settings.limit``."""
+        """The data; of training and validation no more than ``settings.limit`` records each."""
+
+    def resolve(self, settings: S, data_dir: Path | None = None) -> tuple[S, str]:
+        """The settings with every "auto" decided that depends on files, and a line that says so (or nothing)."""
+        return settings, ""
 
     def facts(self, settings: S, data: Dataset[Any]) -> dict[str, Any]:
-        """What the model must know of the data."""
+        """Facts about the data that the model depends on: vocabulary, mean of the target."""
         return {}
 
     def check(self, data: Dataset[Any], facts: Facts) -> None:
         """Raise a `DataError` if a model with these facts cannot be measured on these data."""
 
     def arguments(self, settings: S, facts: Facts) -> Callable[[Any], tuple[Any, ...]]:
-        """From a record to what the model takes."""
+        """The function that makes the model's arguments from a record."""
         raise NotImplementedError
 
     @property
@@ -111,7 +99,7 @@ class Workload(ABC, Generic[S]):
     def instances(
         self, graph: Compiled, settings: S, facts: Facts, data: Dataset[Any], split: str, epoch: int | None = None
     ) -> Iterator[Instance]:
-        """Those of a split: in the order of an epoch, from 1, or as the records stand."""
+        """The instances of a split: in the order of an epoch (from 1), or in the order of the records."""
         return graph.instances(map(self.arguments(settings, facts), ordered(data.splits[split], settings, epoch)))
 
     # -- model
@@ -122,7 +110,7 @@ class Workload(ABC, Generic[S]):
 
     @abstractmethod
     def example(self, settings: S) -> tuple[Any, ...]:
-        """What the model is compiled on."""
+        """The example that the model is compiled with."""
 
     def build(self, settings: S, facts: Facts) -> Compiled:
         """The graph, its weights drawn from the seed."""
@@ -132,16 +120,16 @@ class Workload(ABC, Generic[S]):
         return compile(model, *self.example(settings))
 
     def begin(self, graph: Compiled, settings: S, data: Dataset[Any], data_dir: Path | None = None) -> None:
-        """Before training: give weights a better start than a random one, where there is one."""
+        """Initialise weights before training, for example with word vectors."""
 
     # -- questions
 
     def ask(self, inputs: Sequence[str], settings: S, facts: Facts, asking: Asking) -> list[Question]:
-        """Questions, of what was given on the command line. What cannot be read is a `DataError` with its place."""
+        """The questions from the command line's inputs. A fault is a `DataError` with its position."""
         raise DataError(f"{self.name} has no input that a person could write: 'ampnet evaluate' measures such a model")
 
     def parted(self, text: str) -> list[str]:
-        """The inputs that are in a text from stdin: one a line."""
+        """Split a text from stdin into inputs: one a line."""
         return [line for line in text.splitlines() if line.strip()]
 
 
@@ -151,19 +139,14 @@ def measured(data: Dataset[Any]) -> str:
 
 
 def limited(data: D, settings: Training) -> D:
-    """The same data with no more training records than asked for."""
-    return replace(data, splits={**data.splits, "train": data.train[: settings.limit]})
+    """The data limited to ``settings.limit`` records for training and for validation."""
+    some = {name: data.splits[name][: settings.limit] for name in ("train", measured(data))}
+    return replace(data, splits={**data.splits, **some})
 
 
 def ordered(split: Split[Any], settings: Training, epoch: int | None) -> Split[Any]:
-    """The records in the order of an epoch, from 1; None: as they stand."""
+    """The records in the order of an epoch (from 1); None: in their own order."""
     return split if epoch is None else split.shuffled(settings.seed, epoch)
-
-
-def one_row(results: Sequence[Result]) -> Tensor:
-    """The prediction of a question that has one result of one row."""
-    ((_, _, rows),) = results
-    return rows[0]
 
 
 def best(scores: Tensor) -> tuple[int, list[float]]:

@@ -1,4 +1,4 @@
-"""Adaptive depth: how often the middle layer is applied is part of the instance. It may be not at all."""
+"""Adaptive depth: the instance specifies how many times the middle layer is applied, from zero."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class AdaptiveDepth(Model):
         self.middle = nn.Linear(hidden, hidden)
         self.last = nn.Linear(hidden, outputs)
 
-    def forward(self, x: Tensor, steps: int, target: Tensor) -> None:
+    def forward(self, x: Tensor, steps: int, target: Tensor) -> Tensor:
         h = repeat(lambda h: torch.tanh(self.middle(h)), torch.tanh(self.first(x)), times=steps)
-        loss(self.last(h), target, "squared_error")
+        prediction: Tensor = self.last(h)
+        loss(prediction, target, "squared_error")
+        return prediction

@@ -1,9 +1,9 @@
 """Gated graph sequence neural networks (Li, Tarlow, Brockschmidt, Zemel 2015), as in the paper's two experiments.
 
-    m_v = sum over edges (u -t-> v) of W_t h_u            h_v = GRU(m_v, h_v)            so many steps
+    m_v = sum over edges (u -t-> v) of W_t h_u            h_v = GRU(m_v, h_v)            repeated ``steps`` times
 
-bAbI 15 selects a node, QM9 predicts a number of the whole graph. As in `torch_geometric`'s GatedGraphConv, the products
-along edges have no bias, and the cell is `nn.GRUCell`.
+bAbI 15 selects a node, QM9 predicts one number for the whole graph. As in `torch_geometric`'s GatedGraphConv, the
+products along edges have no bias, and the cell is `nn.GRUCell`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ampnet.lang import Edges, Model, Seq, choose, each, loss, messages, reduce,
 
 
 class Propagation(nn.Module):
-    """The common part: so many steps of messages along typed edges."""
+    """The common part: ``steps`` rounds of messages along typed edges."""
 
     def __init__(self, hidden: int, steps: int, kinds: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Propagation(nn.Module):
 
 
 class Babi15(Model):
-    """Nodes with annotations ``x``, typed edges, and the number of the node that answers the question."""
+    """Nodes with annotations ``x``, typed edges, and the index of the node that is the answer."""
 
     def __init__(self, hidden: int = 5, steps: int = 2, kinds: int = 4) -> None:
         super().__init__()
@@ -42,19 +42,19 @@ class Babi15(Model):
         self.mix = nn.Linear(2 * hidden, hidden)
         self.score = nn.Linear(hidden, 1)
 
-    def forward(self, nodes: Seq, edges: Edges, answer: Tensor) -> None:
+    def forward(self, nodes: Seq, edges: Edges, answer: Tensor) -> Any:
         h = self.propagate(edges, nodes.x)
         scores = each(lambda h, x: self.score(torch.tanh(self.mix(torch.cat((h, x), -1)))), h, nodes.x)
         loss(scores, answer, "selection")
+        return scores
 
 
 class Qm9(Model):
     """Atoms with features ``x``, typed bonds, and a property of the molecule.
 
     Features are padded with zeros to the hidden width, as in Gilmer et al. 2017. The readout is gated: the sum over
-    atoms of ``sigmoid(i([h, x])) * tanh(j([h, x]))``, then tanh and a linear layer. Absolute errors are reported in
-    multiples: one of 1 counts as ``unit``. What is made small is their square, or with ``loss="absolute_error"``
-    themselves.
+    atoms of ``sigmoid(i([h, x])) * tanh(j([h, x]))``, then tanh and a linear layer. Absolute errors are reported
+    times ``unit``. The loss is their square, or with ``loss="absolute_error"`` the errors themselves.
     """
 
     def __init__(
@@ -77,11 +77,13 @@ class Qm9(Model):
         both = torch.cat((h, x), -1)
         return torch.sigmoid(self.gate(both)) * torch.tanh(self.value(both))
 
-    def forward(self, atoms: Seq, bonds: Edges, target: Tensor) -> None:
+    def forward(self, atoms: Seq, bonds: Edges, target: Tensor) -> Tensor:
         x = each(lambda x: torch.cat((x, self.zeros(self.padding)), -1), atoms.x)
         h = self.propagate(bonds, x)
         molecule = reduce(each(self.readout, h, x), "sum")
-        loss(self.out(torch.tanh(molecule)), target, self.minimised, metrics={"absolute_error": self.error})
+        prediction: Tensor = self.out(torch.tanh(molecule))
+        loss(prediction, target, self.minimised, metrics={"absolute_error": self.error})
+        return prediction
 
     def error(self, predicted: Tensor, target: Tensor) -> Tensor:
         return (predicted - target).abs().sum(-1) * self.unit

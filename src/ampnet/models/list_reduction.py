@@ -40,10 +40,12 @@ class ListReduction(Model):
             return torch.relu(self.cell(torch.cat((x, state), -1)))
         return self.cell(x, state)
 
-    def forward(self, tokens: Seq, label: Tensor) -> None:
+    def forward(self, tokens: Seq, label: Tensor) -> Tensor:
         start = self.zeros(self.width)
         last = fold(self.step, tokens, (start, start) if self.kind == "lstm" else start)
-        loss(self.classify(last[0] if self.kind == "lstm" else last), label)
+        scores: Tensor = self.classify(last[0] if self.kind == "lstm" else last)
+        loss(scores, label)
+        return scores
 
 
 def build(hidden: int = HIDDEN, seed: int = 0, cell: Cell = "relu") -> Compiled:

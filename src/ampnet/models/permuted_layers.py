@@ -1,7 +1,7 @@
-"""Permuted layers: every instance applies some of M different layers, in an order of its own.
+"""Permuted layers: every instance applies some of M different layers, in its own order.
 
-The case where batching by depth fails: at every depth, each instance needs another layer. Messages that need the same
-layer meet there anyway, whatever their depth.
+The case where batching by depth fails: at every depth, each instance needs another layer. Rows that need the same
+layer are computed together anyway, whatever their depth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class PermutedLayers(Model):
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
         self.classify = nn.Linear(width, classes)
 
-    def forward(self, x: Tensor, order: Seq, label: Tensor) -> None:
+    def forward(self, x: Tensor, order: Seq, label: Tensor) -> Tensor:
         layers = [lambda h, layer=layer: torch.relu(layer(h)) for layer in self.layers]
         h = fold(lambda h, number: choose(number, layers, h), order, x)
-        loss(self.classify(h), label)
+        scores: Tensor = self.classify(h)
+        loss(scores, label)
+        return scores

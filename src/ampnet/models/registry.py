@@ -1,4 +1,4 @@
-"""Registry: the models that ship with the package, by name, each as a graph of its default size.
+"""Registry: the models that ship with the package, by the name of their workload, each as a graph of its default size.
 
     graph = registry.build("qm9")             what `ampnet draw` and `ampnet explain` show
 
@@ -34,15 +34,15 @@ def _compiled(model: Callable[[], Model], data: Callable[..., Iterator[tuple[Any
 
 
 COMPILED: dict[str, Callable[[], Compiled]] = {
+    "mnist": _compiled(Mlp, generated.images),
     "list-reduction": list_reduction.build,
-    "mlp": _compiled(Mlp, generated.images),
-    "tree-lstm": _compiled(lambda: TreeLstm(vocabulary=100), generated.trees),
+    "sentiment": _compiled(lambda: TreeLstm(vocabulary=100), generated.trees),
     "babi15": _compiled(Babi15, generated.deductions),
     "qm9": _compiled(lambda: Qm9(features=10), generated.molecules),
     "permuted-layers": _compiled(PermutedLayers, generated.permutations),
     "adaptive-depth": _compiled(lambda: AdaptiveDepth(features=2, outputs=2), generated.rotations),
 }
-"""Models written for one instance."""
+"""Models written for one instance, by workload."""
 
 GRAPHS: dict[str, Callable[[], Graph]] = {**COMPILED, "by-hand": by_hand.build}
 """These, and the RNN that is wired by hand."""

@@ -38,9 +38,11 @@ class TreeLstm(Model):
         out: Tensor = self.branch_cell(torch.cat((left, right), -1))
         return out
 
-    def judge_node(self, state: Tensor, label: Tensor) -> None:
-        loss(self.classify(self.dropout(state[: self.width])), label)
+    def judge_node(self, state: Tensor, label: Tensor) -> Tensor:
+        scores: Tensor = self.classify(self.dropout(state[: self.width]))
+        loss(scores, label)
+        return scores
 
-    def forward(self, tree: Tree) -> None:
+    def forward(self, tree: Tree) -> Any:
         states, _ = fold_tree(tree, self.leaf, self.branch)
-        each(self.judge_node, states, tree.label)
+        return each(self.judge_node, states, tree.label)

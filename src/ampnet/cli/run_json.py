@@ -1,0 +1,87 @@
+"""The file of ``--json``: written whole after every epoch, and once more at the end.
+
+    "state": "running" ──┬──> "done"           all epochs, or the target reached
+                         ├──> "interrupted"    by Ctrl-C
+                         └──> "failed"         by an error, which is under "error"; the epochs before it are there
+
+A file that says "running" and is not written any more is that of a process that was killed. While a run goes on,
+"engine", "bounded" and "skipped" are null: they are known at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import isnan, nan
+from pathlib import Path
+from typing import Any, Literal
+
+from ampnet.cli.report import write_json
+from ampnet.fitting import EpochRecord, FitResult
+
+State = Literal["running", "done", "interrupted", "failed"]
+
+
+class RunFile:
+    """Keeps the file up to date. ``report`` makes its contents from a result; ``path`` None: there is no file."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        report: Callable[[FitResult], dict[str, Any]],
+        metric: str,
+        target: float | None,
+        higher_is_better: bool,
+    ) -> None:
+        self.path, self._report = path, report
+        self._metric, self._target, self._sign = metric, target, 1 if higher_is_better else -1
+        self._history: list[EpochRecord] = []
+
+    def epoch(self, record: EpochRecord) -> None:
+        """An epoch has ended."""
+        self._history.append(record)
+        self._write("running", self._report(self.so_far()) | {"skipped": None})
+
+    def end(self, state: State, report: dict[str, Any]) -> None:
+        """The run is over."""
+        self._write(state, report)
+
+    def failed(self, error: BaseException) -> None:
+        """The run has ended in an error. Without a finished epoch there is no file."""
+        if self._history:
+            what = f"{type(error).__name__}: {error}"
+            self._write("failed", self._report(self.so_far()) | {"skipped": None, "error": what})
+
+    def so_far(self) -> FitResult:
+        """The result of the finished epochs."""
+        values = [self._value(record) for record in self._history]
+        known = [i for i, value in enumerate(values) if not isnan(value)]
+        best = max(known, key=lambda i: self._sign * values[i], default=None)
+        rates = [record.train_records_per_second for record in self._history]
+        valid = [r for record in self._history if (r := record.valid_records_per_second) is not None]
+        value = nan if best is None else values[best]
+        return replace(
+            FitResult.empty(self._metric, self._target),
+            value=value,
+            epoch=0 if best is None else self._history[best].epoch,
+            reached=self._target is not None and self._sign * value >= self._sign * self._target,
+            epochs=len(self._history),
+            seconds=self._history[-1].seconds,
+            train_records_per_second=_mean_rate(rates),
+            valid_records_per_second=_mean_rate(valid) if valid else None,
+            history=tuple(self._history),
+        )
+
+    def _value(self, record: EpochRecord) -> float:
+        if self._metric == "loss":
+            return record.train_loss if record.valid_loss is None else record.valid_loss
+        return (record.valid_metrics or record.train_metrics).get(self._metric, nan)
+
+    def _write(self, state: State, report: dict[str, Any]) -> None:
+        if self.path is not None:
+            write_json(self.path, {"state": state, **report})
+
+
+def _mean_rate(rates: list[float]) -> float:
+    """Over epochs of equally many examples: the harmonic mean."""
+    return len(rates) / sum(1 / rate for rate in rates) if all(rate > 0 for rate in rates) else nan
