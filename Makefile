@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: train test bench lint types format experiments clean help
+.PHONY: train test docs bench lint types format experiments clean help
 
 help:
 	@echo "make train        train the list-reduction RNN to 97 % validation accuracy"
 	@echo "make test         lint, types and all tests"
+	@echo "make docs         the docs site with the API reference, in docs/_build/html"
 	@echo "make bench        slow tests, then all workloads beside their peers (ampnet bench all)"
 	@echo "make experiments  the paper's Table 1 and appendix again, some hours; writes docs/results.md"
 	@echo "make lint         ruff and mypy only"
@@ -19,14 +20,17 @@ $(BIN)/python:
 # torch first, from the constraints, so that nothing else resolves it to another build.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
 	@touch $(STAMP)
 
 train: $(STAMP)
 	$(BIN)/ampnet train list-reduction --target 0.97
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
+
+docs: $(STAMP)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -d docs/_build/trees docs docs/_build/html
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -45,4 +49,4 @@ experiments: $(STAMP)
 	$(BIN)/python -m bench.paper
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist docs/_build docs/api src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

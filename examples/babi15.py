@@ -3,11 +3,32 @@
 from functools import partial
 
 import torch
+from torch import Tensor, nn
 
 import ampnet
+from ampnet import Edges, Seq
 from ampnet.data.generated import deductions
-from ampnet.models import Babi15
+from ampnet.lang import choose, each, loss, messages, repeat
 from common import report, run
+
+
+class Babi15(ampnet.Model):
+    """Nodes with annotations x, edges with a kind, and the index of the node that is the answer."""
+
+    def __init__(self, hidden: int = 5, kinds: int = 4) -> None:
+        super().__init__()
+        self.along = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(kinds))
+        self.cell = nn.GRUCell(hidden, hidden)
+        self.mix, self.score = nn.Linear(2 * hidden, hidden), nn.Linear(hidden, 1)
+
+    def forward(self, nodes: Seq, edges: Edges, answer: Tensor) -> None:
+        def step(h):
+            arriving = messages(lambda h, edge: choose(edge.kind, self.along, h), edges, h)
+            return each(self.cell, arriving, h)
+
+        h = repeat(step, nodes.x, times=2)
+        scores = each(lambda h, x: self.score(torch.tanh(self.mix(torch.cat((h, x), -1)))), h, nodes.x)
+        loss(scores, answer, "selection")
 
 
 def main(epochs: int = 4, instances: int = 400) -> list[float]:

@@ -1,28 +1,54 @@
-"""The paper's RNN on list reduction, compiled from a model for one list; lists of one length go in buckets."""
+"""The RNN of list reduction, written for one list. Lists of all lengths are computed together, without padding."""
 
+from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
 import torch
+from torch import Tensor, nn
 
 import ampnet
-from ampnet.data.list_reduction import generate
-from ampnet.models import list_reduction
+from ampnet import Seq
+from ampnet.data.list_reduction import CLASSES, VOCABULARY, arguments, generate
+from ampnet.lang import fold, loss
 from common import guess, report, run
 
 
-def main(epochs: int = 6, instances: int = 10_000) -> list[float]:
-    graph = list_reduction.build(hidden=64, seed=0)
-    data, test = generate(instances, seed=0), generate(1000, seed=1)
-    update = ampnet.Update(partial(torch.optim.Adam, lr=0.005), count="instances")
+class ListReduction(ampnet.Model):
+    """The tokens of a list (an operation and up to nine digits), and its result."""
+
+    def __init__(self, hidden: int = 64) -> None:
+        super().__init__()
+        self.width = hidden
+        self.embedding = nn.Embedding(VOCABULARY, hidden)
+        self.cell = nn.Linear(2 * hidden, hidden)
+        self.classify = nn.Linear(hidden, CLASSES)
+        nn.init.orthogonal_(self.cell.weight.detach()[:, hidden:])
+
+    def forward(self, tokens: Seq, label: Tensor) -> None:
+        last = fold(self.step, tokens, self.zeros(self.width))
+        loss(self.classify(last), label)
+
+    def step(self, h: Tensor, token: Tensor) -> Tensor:
+        return torch.relu(self.cell(torch.cat((self.embedding(token), h), -1)))
+
+
+def lists(count: int, seed: int) -> Iterator[tuple[Seq, Tensor]]:
+    return map(arguments, generate(count, seed=seed))
+
+
+def main(epochs: int = 4, instances: int = 10_000) -> list[float]:
+    torch.manual_seed(0)
+    test = list(lists(1000, seed=0))
+    graph = ampnet.compile(ListReduction(), *test[0])
+    update = ampnet.Update(partial(torch.optim.Adam, lr=0.005), min_update_frequency=50, count="instances")
     losses = []
-    with ampnet.Inline(graph, update=update, max_active_keys=4) as runtime:
+    with ampnet.Inline(graph, update=update, max_active_keys=200) as runtime:
         for epoch in range(1, epochs + 1):
-            trained = runtime.train(list_reduction.instances(graph, data, bucket=50, rng=np.random.default_rng(epoch)))
+            trained = runtime.train(graph.instances(lists(instances, seed=epoch)))
             losses.append(trained.loss)
             report(epoch, trained, "lists")
-        tested = runtime.infer(list_reduction.instances(graph, test, bucket=50))
-    right, guessed = tested.metrics["accuracy"], guess(test.labels)
+        tested = runtime.infer(graph.instances(test))
+    right, guessed = tested.metrics["accuracy"], guess(label for _, label in test)
     print(f"list-reduction: {right:.1%} of the lists right; always the same answer: {guessed:.1%}")
     return losses
 

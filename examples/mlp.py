@@ -3,11 +3,27 @@
 from functools import partial
 
 import torch
+from torch import Tensor, nn
 
 import ampnet
 from ampnet.data.generated import images
-from ampnet.models import Mlp
+from ampnet.lang import loss
 from common import guess, report, run
+
+
+class Mlp(ampnet.Model):
+    """An image of 784 numbers, and its class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.ModuleList(nn.Linear(784, 784) for _ in range(3))
+        self.classify = nn.Linear(784, 10)
+
+    def forward(self, image: Tensor, label: Tensor) -> None:
+        h = image
+        for layer in self.hidden:
+            h = torch.relu(layer(h))
+        loss(self.classify(h), label)
 
 
 def main(epochs: int = 4, instances: int = 600) -> list[float]:

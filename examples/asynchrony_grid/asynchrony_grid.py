@@ -30,7 +30,7 @@ import torch
 
 from ampnet import Processes, Sync, Update, replicate
 from ampnet.data.list_reduction import Sequences, generate
-from ampnet.fit import fit
+from ampnet.fitting import fit
 from ampnet.models import list_reduction
 
 
@@ -75,6 +75,7 @@ def measure(keys: int, frequency: int, train: Sequences, valid: Sequences, optio
             ),
             valid=lambda epoch: list_reduction.instances(graph, valid),
             epochs=options.epochs,
+            metric="accuracy",
             target=options.target,
         )
     best = max(record.valid_metrics["accuracy"] for record in result.history)
