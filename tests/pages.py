@@ -2,7 +2,8 @@
 
 The blocks count as one file, with an empty line between any two, so that lines named in errors and tables are the
 reader's. What is printed must be what is shown in the block that follows, word for word, but for two things: a line
-"..." stands for any lines, and numbers with a decimal point may differ by a fifth and a bit, for they come of training.
+"..." stands for any lines, and numbers with a decimal point may be smaller or larger by a third or two units of their
+last digit, for they come of training.
 
     python -m tests.pages docs/tutorial.md tutorial.py      writes into the page what its examples print now
 """
@@ -70,19 +71,23 @@ def alike(printed: str, shown: str) -> bool:
     if NUMBER.sub("0.0", printed) != NUMBER.sub("0.0", shown):
         return False
     pairs = zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True)
-    return all(abs(float(a) - float(b)) <= 0.1 + 0.2 * abs(float(b)) for a, b in pairs)
+    return all(near(a, b) for a, b in pairs)
+
+
+def near(printed: str, shown: str) -> bool:
+    """Whether two numbers have as many decimals and are close."""
+    decimals = len(shown.partition(".")[2])
+    close = abs(float(printed) - float(shown)) <= max(abs(float(shown)) / 3, 2.001 * 10**-decimals)
+    return close and len(printed.partition(".")[2]) == decimals
 
 
 def rewrite(page: Path, file: str) -> None:
-    """Put what the examples print, and the picture of their graph, into the page."""
+    """Put what the examples print into the page."""
     namespace: dict[str, Any] = {"__name__": file.removesuffix(".py")}
     text = page.read_text(encoding="utf-8")
     for code, shown, printed in play(text, file, namespace):
         if shown:
             text = text.replace(f"{code}```\n\n```\n{shown}", f"{code}```\n\n```\n{printed}", 1)
-    if "```mermaid\n" in text:
-        before, _, after = text.partition("```mermaid\n")
-        text = f"{before}```mermaid\n{namespace['graph'].mermaid()}{after[after.index('```') :]}"
     page.write_text(text, encoding="utf-8")
 
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from ampnet import Inline, Instance, Stream
 from ampnet.events.gantt import gantt
+from ampnet.events.live import Live
+from ampnet.events.live.page import shell
 from ampnet.events.record import Recorder
 from ampnet.events.report import SECTIONS, drawing_of, report
+from ampnet.models import by_hand
 from tests.events.pipeline import pipeline
 from tests.events.replicated import replicated
-from tests.events.runs import epoch, runtime, update
+from tests.events.runs import HIDDEN, epoch, instances, runtime, update
 from tests.events.test_report import recorded
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -27,10 +34,10 @@ pytestmark = [
 ]
 
 
-def browse(page: Path, *asked: str) -> str:
-    """Open a page, let its scripts run, and return what is printed."""
+def browse(page: Path | str, *asked: str, home: Path | None = None, budget: str = "--virtual-time-budget=5000") -> str:
+    """Open a page, a file or an address, let its scripts run, and return what is printed."""
     assert CHROMIUM is not None
-    home = page.parent / "browser"
+    home = page.parent / "browser" if isinstance(page, Path) else home
     quiet = (
         "--headless",
         "--no-sandbox",
@@ -39,9 +46,9 @@ def browse(page: Path, *asked: str) -> str:
         "--hide-scrollbars",
         "--no-first-run",
     )
-    offline = ("--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking")
+    offline = ("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking")
     command = [CHROMIUM, *quiet, *offline, f"--user-data-dir={home}", "--window-size=1280,1600"]
-    command += ["--virtual-time-budget=5000", *asked, page.as_uri()]
+    command += [*([budget] if budget else []), *asked, page.as_uri() if isinstance(page, Path) else page]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     if done.returncode != 0:
         pytest.skip(f"chromium does not start here (exit code {done.returncode}): {done.stderr[-300:]}")
@@ -72,6 +79,37 @@ def looks_painted(page: Path) -> None:
     assert len({tuple(p) for p in (pixels[::7] * 255).round().astype(int).tolist()}) > 20
 
 
+def overflow(page: Path, width: int = 390) -> str:
+    """How wide a page is on a phone, and what sticks out of it. A browser's window is at least 500 pixels wide, a
+    frame is not."""
+    frame = page.with_name(f"frame-{page.name}")
+    frame.write_text(
+        f"""<iframe style="border: 0; width: {width}px; height: 800px" src="{page.name}"></iframe><script>
+        document.querySelector("iframe").onload = event => {{
+          const inner = event.target.contentDocument, page = inner.documentElement;
+          const hidden = e => e.closest(".wide, figure.gantt, svg") !== null && !e.matches("svg.chart");
+          const out = Array.from(inner.body.querySelectorAll("*"))
+            .filter(e => !hidden(e) && e.getBoundingClientRect().right > {width} + 0.5);
+          document.body.dataset.wide = [page.scrollWidth, ...out.map(e => e.tagName + "." + e.className)].join(" ");
+        }};</script>"""
+    )
+    text = browse(frame, "--dump-dom", "--allow-file-access-from-files")
+    found = re.search(r'data-wide="([^"]*)"', text)
+    assert found is not None
+    return found[1]
+
+
+def brightness(page: Path, *asked: str) -> tuple[float, float]:
+    """Of a screenshot: how bright most of it is, and how much of it differs from that."""
+    from matplotlib.image import imread
+
+    picture = page.with_suffix(".png")
+    browse(page, f"--screenshot={picture}", *asked)
+    light = imread(picture)[..., :3].mean(axis=-1)
+    ground = float(light[2, 2])
+    return ground, float((abs(light - ground) > 0.25).mean())
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Gantt chart of four workers, and the report of a real run, with replicas of a made-up one."""
@@ -81,7 +119,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = runtime(update(3), listeners=[recorder], max_active_keys=4)
     run.settings |= {"workload": "list-reduction", "graph": drawing_of(run.graph)}
     streams = [epoch(400, name="train 1"), epoch(80, 1, train=False, name="valid 1")]
-    run.run(streams, on_turn=recorder.turn, turn_seconds=0.0)
+    run.run(streams, turn_seconds=0.0)
     shown = recorder.record()
     shown.totals = replace(shown.totals, replicas=recorded(replicated()).totals.replicas)
     report(shown, folder / "report.html")
@@ -135,3 +173,79 @@ def test_the_report_reads_without_scripts(pages: Path) -> None:
     page = pages / "plain.html"
     page.write_text(re.sub(r"<script>.*?</script>", "", (pages / "report.html").read_text(), flags=re.S))
     looks_painted(page)
+
+
+@pytest.mark.parametrize("name", ["gantt.html", "report.html"])
+def test_a_page_fits_on_a_phone(name: str, pages: Path) -> None:
+    assert overflow(pages / name) == "390"
+
+
+@pytest.mark.parametrize("name", ["gantt.html", "report.html"])
+def test_a_page_follows_the_system_to_dark(name: str, pages: Path) -> None:
+    light, inked = brightness(pages / name, "--blink-settings=preferredColorScheme=1")
+    assert light > 0.97
+    dark, drawn = brightness(pages / name, "--blink-settings=preferredColorScheme=0")
+    assert dark < 0.15
+    assert drawn > 0.3 * inked, "text and charts can be told from the ground"
+
+
+def test_the_live_page_follows_a_run_to_its_end(tmp_path: Path) -> None:
+    """The browser opens it while the run goes on. The run ends when the page has asked for a few pictures."""
+    graph = by_hand.build(HIDDEN)
+    with Live(graph, every=0.1) as live:
+
+        def endless() -> Iterator[Instance]:
+            for seed in count():
+                yield from instances(40, seed)
+                if live._version > 4 or over.is_set():
+                    return
+
+        def train() -> None:
+            with Inline(graph, update=update(3), max_active_keys=4, listeners=[live]) as run:
+                run.settings["workload"] = "list <b>reduction"
+                run.run([Stream(endless(), True, "train 1")])
+            live.close()
+
+        over = threading.Event()
+        running = threading.Thread(target=train)
+        running.start()
+        try:
+            text = browse(live.address, "--dump-dom", home=tmp_path / "browser")
+        finally:
+            over.set()
+            running.join()
+    assert 'data-ready="yes"' in text
+    assert int(re.search(r'data-version="(\d+)"', text)[1]) > 4  # type: ignore[index]
+    assert re.search(r'id="state" data-is="ended"><i></i><span>run ended</span>', text)
+    assert "list &lt;b&gt;reduction</h1>" in text
+    assert text.count('class="box"') > 5, "the last picture is kept"
+    assert text.count('class="curves"') >= 3
+    for name in ("learning", "timeline", "workers", "nodes", "staleness"):
+        assert re.search(rf'<section id="{name}"><h2>', text), "shown"
+    shares = re.findall(r'<g id="share\d+">.*?>([\d.]+) %</text>', text, flags=re.S)
+    assert 50 < sum(map(float, shares)) < 102
+
+
+@pytest.fixture(scope="module")
+def live_page(pages: Path) -> Path:
+    """The page as it is sent, of a run that is over."""
+    graph = by_hand.build(HIDDEN)
+    with Live(graph, epochs=3, records={"train": 400}) as live:
+        with Inline(graph, update=update(3), max_active_keys=4, listeners=[live]) as run:
+            run.settings["workload"] = "list-reduction"
+            run.run([epoch(400, name="train 1"), epoch(80, 1, train=False, name="valid 1")], turn_seconds=0.0)
+        live._watch.running = False
+        page = pages / "live.html"
+        page.write_text(shell(live._picture, live._state(True)[1], ""), encoding="utf-8")
+    return page
+
+
+def test_the_live_page_fits_on_a_phone(live_page: Path) -> None:
+    assert overflow(live_page) == "390"
+
+
+def test_the_live_page_follows_the_system_to_dark(live_page: Path) -> None:
+    assert brightness(live_page, "--blink-settings=preferredColorScheme=1")[0] > 0.97
+    dark, drawn = brightness(live_page, "--blink-settings=preferredColorScheme=0")
+    assert dark < 0.15
+    assert drawn > 0.01

@@ -97,9 +97,7 @@ def test_what_was_written_is_what_a_log_would_tell(tmp_path: Path) -> None:
 def test_sums_of_a_real_run(tmp_path: Path) -> None:
     recorder = Recorder()
     with runtime(update(3), listeners=[recorder], max_active_keys=4) as run:
-        run.run(
-            [epoch(name="train 1"), epoch(20, 1, train=False, name="valid 1")], on_turn=recorder.turn, turn_seconds=0
-        )
+        run.run([epoch(name="train 1"), epoch(20, 1, train=False, name="valid 1")], turn_seconds=0)
         wanted = run.counts()
     record = recorder.record()
     batches = [use for of in record.totals.nodes.values() for use in (of.forward, of.backward) if use is not None]
@@ -221,6 +219,30 @@ def test_a_file_that_is_none_is_named(text: str, said: str, tmp_path: Path) -> N
     with pytest.raises(DataError, match=said) as refused:
         read_run(path)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("true", "forged"),
+    [
+        ('"instances":[', '"instances":["<img src=x onerror=alert(1)>",'),
+        ('"messages":', '"more":"<b>","messages":'),
+        ('"max":', '"max":"<b>","other":'),
+        ('"records":', '"records":"<b>","other":'),
+        ('"cat":"forward"', '"cat":"<b>"'),
+    ],
+)
+def test_texts_in_the_place_of_numbers_are_refused(true: str, forged: str, tmp_path: Path) -> None:
+    """Once the numbers of instances of a forged trace were put into pages as they were."""
+    writer = PerfettoWriter(tmp_path / "run.json")
+    for event in pipeline(3):
+        writer(event)
+    writer.turn(Progress("train", True, 5, 0.1, 0.5, {}, 1))
+    writer.close()
+    text = (tmp_path / "run.json").read_text()
+    assert true in text
+    (tmp_path / "run.json").write_text(text.replace(true, forged, 1))
+    with pytest.raises(DataError, match="not an event of a trace of ours"):
+        read_run(tmp_path / "run.json")
 
 
 def test_runs_cut_short_and_several_runs(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def real() -> RunRecord:
     run = runtime(update(3), listeners=[recorder], max_active_keys=4)
     run.settings |= {"workload": "list-reduction", "graph": drawing_of(run.graph)}
     streams = [epoch(name="train 1"), epoch(20, 1, train=False, name="valid 1"), epoch(name="train 2")]
-    run.run(streams, on_turn=recorder.turn, turn_seconds=0.0)
+    run.run(streams, turn_seconds=0.0)
     return recorder.record()
 
 

@@ -134,6 +134,13 @@ def draw(graph: Graph, path: str | Path | None = None, *, marks: Mapping[str, fl
     return text
 
 
+def svg(graph: Graph) -> str:
+    """The graph as an SVG element that fits the width of a page or notebook cell."""
+    from ampnet.draw.picture import svg_of
+
+    return svg_of(sketch(graph))
+
+
 def sketch(graph: Graph, marks: Mapping[str, float] | None = None) -> Sketch:
     """Inputs, nodes and edges of the graph, with loops and replicas found."""
     marks = marks or {}

@@ -17,6 +17,8 @@ Port names stand inside of their box, so no line can run through them. One unit 
 
 from __future__ import annotations
 
+import re
+import tempfile
 import textwrap
 import warnings
 from collections.abc import Iterable, Sequence
@@ -68,8 +70,24 @@ def save(drawing: Sketch, path: Path, form: str) -> None:
         figure.savefig(path, format=form, dpi=resolution, metadata=undated[form])
 
 
+def svg_of(drawing: Sketch) -> str:
+    """The picture as an SVG element to be put into a page."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "graph.svg"
+        save(drawing, path, "svg")
+        text = path.read_text(encoding="utf-8")
+    # Without what belongs to a file of its own. Its style sheet would be the whole page's.
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = text.replace("*{stroke-linejoin", "svg.graph *{stroke-linejoin")
+    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
+    opening = f'<svg class="graph" role="img" aria-label="the graph" viewBox="0 0 {width} {height}" '
+    opening += f'style="max-width: {float(width) * 1.25:.0f}px" xmlns="http://www.w3.org/2000/svg" '
+    return f'{opening}xmlns:xlink="http://www.w3.org/1999/xlink">{text[text.index(">") + 1 :]}'
+
+
 def paint(drawing: Sketch) -> Figure:
-    """The sketch as a figure of its own; pyplot knows nothing of it."""
+    """The sketch as a new figure that is not registered with pyplot."""
     from matplotlib.figure import Figure
 
     shapes = measure(drawing)
@@ -96,8 +114,8 @@ def paint(drawing: Sketch) -> Figure:
         pen.frame(frame, sum(item.base == frame.group for item in drawing.items))
     for link in sorted(layout.links, key=lambda k: k.back):
         pen.line(link.curve, back=link.back)
-    for shape in shapes:
-        pen.shape(shape)
+    for number, shape in enumerate(shapes):
+        pen.shape(shape, number)
     return figure
 
 
@@ -242,14 +260,13 @@ class Pen:
         corner = (self.x + left, self.y + top)
         self.axes.add_patch(FancyBboxPatch(corner, right - left, bottom - top, boxstyle=form, **style))
 
-    def body(self, kind: str, box: Box, outline: str | None = None) -> None:
+    def body(self, kind: str, box: Box, **outline: Any) -> None:
         """The shape of a kind of node."""
         look = KINDS.get(kind, OTHER)
         left, top, right, bottom, middle = box.left, box.top, box.right, box.bottom, box.y
         style: dict[str, Any] = {"facecolor": look.fill, "edgecolor": look.line, "linewidth": 1.1, "zorder": 4}
         slope = min(0.1, box.height / 3)
-        if outline is not None:
-            style |= {"edgecolor": outline, "linewidth": 2.6}
+        style |= outline
         near, far = left + slope, right - slope
         if kind in ("input", "transform"):
             self.rounded(left, top, right, bottom, min(box.height / 2, ROUND) if kind == "input" else slope, **style)
@@ -263,12 +280,16 @@ class Pen:
             self.polygon([(left, top), (right, top), (right, bottom), (left, bottom)], **style)
         if kind == "loss":
             for x in (left + 0.6 * slope, right - 0.6 * slope):
-                self.polygon([(x, top), (x, bottom)], **style | {"linewidth": 0.8})
+                self.polygon([(x, top), (x, bottom)], **style | {"linewidth": 0.8, "gid": None})
 
-    def shape(self, shape: Shape) -> None:
+    def shape(self, shape: Shape, number: int) -> None:
+        """A marked item has ids in an SVG: outline, heat and share with its number."""
         item, box = shape.item, shape.box
         look = KINDS.get(item.kind, OTHER)
-        self.body(item.kind, box, None if item.share is None else heat(item.share))
+        if item.share is None:
+            self.body(item.kind, box)
+        else:
+            self.body(item.kind, box, edgecolor=heat(item.share), linewidth=2.6, gid=f"outline{number}")
         y = box.top + PAD
         if len(item.inputs) > 1 and shape.tops:
             for port, x in shape.tops.items():
@@ -285,17 +306,16 @@ class Pen:
         for i, line in enumerate(shape.note):
             self.text(x, first + i * NOTE_LINE, line, NOTE, color=FAINTER)
         if item.share is not None:
-            self.mark(
-                item, box.right - SIDE.get(item.kind, 0.12), y + (NAME_LINE + DETAIL_LINE * bool(item.detail)) / 2
-            )
+            middle = y + (NAME_LINE + DETAIL_LINE * bool(item.detail)) / 2
+            self.mark(item, box.right - SIDE.get(item.kind, 0.12), middle, number)
 
-    def mark(self, item: Item, right: float, y: float) -> None:
+    def mark(self, item: Item, right: float, y: float, number: int) -> None:
         share = item.share or 0.0
         half = (badge(item) - 0.08) / 2
-        self.rounded(
-            right - 2 * half, y - 0.085, right, y + 0.085, 0.05, facecolor=heat(share), edgecolor="none", zorder=5
-        )
-        self.text(right - half, y, percent(share), DETAIL, bold=True, color="white" if share > 0.15 else INK)
+        style: dict[str, Any] = {"facecolor": heat(share), "edgecolor": "none", "zorder": 5, "gid": f"heat{number}"}
+        self.rounded(right - 2 * half, y - 0.085, right, y + 0.085, 0.05, **style)
+        colour = "white" if share > 0.15 else INK
+        self.text(right - half, y, percent(share), DETAIL, bold=True, color=colour, gid=f"share{number}")
 
     def line(self, curve: Curve, back: bool = False) -> None:
         from matplotlib.patches import PathPatch

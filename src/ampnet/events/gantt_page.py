@@ -12,7 +12,8 @@ from html import escape
 from math import floor, log10
 
 from ampnet.events.boxes import Box, Window, around
-from ampnet.events.gantt import COLOURS, FAINT, INK, LOOKS, PALE, Chart, Room, labels, look_of, named_labels
+from ampnet.events.gantt import COLOURS, LOOKS, PALE, Chart, Room, labels, look_of, named_labels
+from ampnet.events.theme import THEME
 
 WIDTH, RIGHT, FOOT = 1160, 52, 40
 LETTER, LINE = 5.7, 11.0
@@ -25,7 +26,7 @@ TICKS = 8
 def page(chart: Chart, boxes: Sequence[Box], rows: str = "workers") -> str:
     """A page of its own. ``boxes``: of the whole run; what is near the window can be moved into view."""
     body = f"<h1>{escape(chart.title)}</h1>\n{figure(chart, boxes, rows)}"
-    return PAGE.format(title=escape(chart.title), style=STYLE, body=body, script=SCRIPT)
+    return PAGE.format(title=escape(chart.title), style=THEME + STYLE, body=body, script=SCRIPT)
 
 
 def figure(chart: Chart, boxes: Sequence[Box] = (), rows: str = "workers") -> str:
@@ -163,26 +164,32 @@ def round_step(least: float) -> float:
     return next(k * power for k in (1, 2, 5, 10) if k * power >= least * (1 - 1e-9))
 
 
-STYLE = f"""
-figure.gantt {{ margin: 0.6rem 0; }}
-figure.gantt figcaption {{ display: flex; gap: 1.2rem; align-items: center; margin-bottom: 0.5rem; flex-wrap: wrap; }}
-.swatch i {{ display: inline-block; width: 1.1em; height: 0.8em; margin-right: 0.4em; border-radius: 2px; }}
-.buttons button {{ font: inherit; padding: 0 0.6em; }}
-.buttons small {{ color: {FAINT}; margin-left: 0.6em; }}
-svg.gantt {{ width: 100%; height: auto; font: 12px system-ui, sans-serif; fill: {INK}; }}
-svg.gantt .band {{ fill: #f6f8fa; }}
-svg.gantt .ground {{ fill: transparent; }}
-svg.gantt .name {{ text-anchor: end; }}
-svg.gantt .busy, svg.gantt .unit, svg.gantt .axis text {{ fill: {FAINT}; font-size: 11px; }}
-svg.gantt .unit, svg.gantt .axis text, svg.gantt .box text {{ text-anchor: middle; }}
-svg.gantt .axis line {{ stroke: {FAINT}; stroke-width: 1; }}
-svg.gantt .box:hover rect {{ stroke: {INK}; stroke-width: 1.2; }}
-svg.gantt .box text {{ font-size: 9.5px; pointer-events: none; }}
+STYLE = """
+figure.gantt { margin: 0; overflow-x: auto; }
+figure.gantt figcaption { display: flex; gap: 0.4rem 1.2rem; align-items: center; margin: 0.4rem 0; flex-wrap: wrap; }
+figure.gantt .swatch { margin: 0; }
+.swatch i { display: inline-block; width: 1.1em; height: 0.8em; margin-right: 0.4em; border-radius: 2px; }
+.buttons button { font: inherit; padding: 0 0.6em; }
+.buttons small { color: var(--faint); margin-left: 0.6em; }
+svg.gantt { width: 100%; height: auto; font: 12px system-ui, sans-serif; fill: var(--ink); display: block; }
+svg.gantt .plot { touch-action: pan-y; }
+svg.gantt .band { fill: var(--band); }
+svg.gantt .ground { fill: transparent; }
+svg.gantt .name { text-anchor: end; }
+svg.gantt .busy, svg.gantt .unit, svg.gantt .axis text { fill: var(--faint); font-size: 11px; }
+svg.gantt .unit, svg.gantt .axis text, svg.gantt .box text { text-anchor: middle; }
+svg.gantt .axis line { stroke: var(--faint); stroke-width: 1; }
+svg.gantt .box:hover rect { stroke: var(--ink); stroke-width: 1.2; }
+svg.gantt .box text { font-size: 9.5px; fill: #1b1f23; pointer-events: none; }
+@media (max-width: 600px) {
+  svg.gantt { width: 860px; }
+  figure.gantt figcaption { position: sticky; left: 0; }
+}
 """
 
 SCRIPT = """
 "use strict";
-for (const figure of document.querySelectorAll("figure.gantt")) {
+function gantt(figure) {
   const chart = figure.querySelector("svg.gantt"), plot = chart.querySelector("svg.plot");
   const axis = chart.querySelector(".axis"), unit = chart.querySelector(".unit");
   const first = +chart.dataset.from, last = +chart.dataset.to, width = +chart.dataset.plot;
@@ -252,9 +259,13 @@ for (const figure of document.querySelectorAll("figure.gantt")) {
     zoom(turned > 0 ? 1.25 : 0.8, place(event));
   }, { passive: false });
   let held = null;
-  plot.addEventListener("pointerdown", event => { held = [place(event), from, to]; });
-  window.addEventListener("pointerup", () => { held = null; });
-  window.addEventListener("pointermove", event => {
+  plot.addEventListener("pointerdown", event => {
+    held = [place(event), from, to];
+    plot.setPointerCapture(event.pointerId);
+  });
+  plot.addEventListener("pointerup", () => { held = null; });
+  plot.addEventListener("pointercancel", () => { held = null; });
+  plot.addEventListener("pointermove", event => {
     if (held === null) return;
     const moved = (held[0] - place(event)) * (held[2] - held[1]);
     show(held[1] + moved, held[2] + moved);
@@ -267,6 +278,7 @@ for (const figure of document.querySelectorAll("figure.gantt")) {
   figure.querySelector(".buttons").hidden = false;
   show(first, last);
 }
+document.querySelectorAll("figure.gantt").forEach(gantt);
 """
 
 READY = 'document.body.dataset.ready = "yes";'
@@ -279,11 +291,8 @@ PAGE = (
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>
-body {{ font: 14px/1.45 system-ui, sans-serif; color: #1b1f23; background: white; margin: 1.5rem auto; """
-    """max-width: 1240px; padding: 0 1rem; }}
+<style>{style}
 h1 {{ font-size: 1.15rem; }}
-{style}
 </style>
 </head>
 <body>

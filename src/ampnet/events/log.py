@@ -12,15 +12,20 @@ messages it is about; they are immutable, so nothing is copied.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampnet.errors import DataError, StateError
 from ampnet.events.columns import fields_of, line_of, text_of
 from ampnet.state import States
+
+if TYPE_CHECKING:
+    from ampnet.controller import Progress
+    from ampnet.events.sampling import Sampling
 
 PortStates = tuple[tuple[int, States], ...]
 """(port, states) of every batch sent."""
@@ -195,7 +200,7 @@ class Updated(Event):
     count: int
     """Gradients in it."""
     reason: str
-    """Why now:
+    """Why now::
 
         "full"      the counter reached ``frequency``
         "flush"     an epoch was over; these are its leftovers
@@ -314,23 +319,58 @@ class Announcer:
     """Hands events to listeners. An event that nobody wants is not made.
 
     A listener with a tuple ``kinds`` gets only events of those kinds, so a meter that says what it needs costs no
-    more than that; any other listener gets all.
+    more than that; any other listener gets all. One with a ``sampling`` (`ampnet.events.sampling`) gets a part of the
+    events of some kinds; where another listener wants all of them, it gets all, too. One with a method ``turn`` is
+    told of progress.
     """
 
-    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
-        self.listeners = tuple(listeners)
-        self._wanting: dict[type[Event], tuple[Listener, ...]] = {
-            kind: tuple(one for one in self.listeners if kind in getattr(one, "kinds", (kind,)))
-            for kind in _KINDS.values()
-        }
+    def __init__(self, listeners: Iterable[Listener] = (), clock: Callable[[], float] = time.perf_counter) -> None:
+        self.listeners, self._clock = tuple(listeners), clock
+        self._wanting: dict[type[Event], tuple[Listener, ...]] = {}
+        self._samplings: dict[type[Event], tuple[Sampling, ...]] = {}
+        """Of kinds that are wanted now and then only."""
+        for kind in _KINDS.values():
+            wanting = [one for one in self.listeners if kind in getattr(one, "kinds", (kind,))]
+            samplings = [getattr(one, "sampling", None) for one in wanting]
+            sampled = [one for one in samplings if one is not None and kind in one.kinds]
+            self._wanting[kind] = tuple(wanting)
+            self._samplings[kind] = tuple(sampled) if len(sampled) == len(wanting) else ()
+        self._turns: list[Callable[[Progress], None]] = [one.turn for one in self.listeners if hasattr(one, "turn")]
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody wants events of this kind."""
-        return bool(self._wanting[kind])
+        """Whether anybody wants events of this kind, now."""
+        samplings = self._samplings[kind]
+        if not samplings:
+            return bool(self._wanting[kind])
+        now = self._clock()
+        for sampling in samplings:  # noqa: SIM110 - a generator would double what this costs
+            if sampling.open(now):
+                return True
+        return False
+
+    def samples(self, kind: type[Event]) -> bool:
+        """Whether the answer of `wants` changes while a run goes on."""
+        return bool(self._samplings[kind])
 
     def __call__(self, event: Event) -> None:
+        self.spend(event)
         for listener in self._wanting[type(event)]:
             listener(event)
+
+    def spend(self, event: Event) -> None:
+        """Count an event that was made as a part of the samples."""
+        for sampling in self._samplings[type(event)]:
+            sampling.spend(event)
+
+    def turn(self, progress: Progress) -> None:
+        """Tell listeners where the run is."""
+        for turn in self._turns:
+            turn(progress)
+
+    @property
+    def turns(self) -> bool:
+        """Whether anybody is told of progress."""
+        return bool(self._turns)
 
 
 class EventLog:

@@ -65,7 +65,7 @@ SETTINGS, TOTALS = "ampnet_settings", "ampnet_totals"
 
 
 class PerfettoWriter:
-    """A listener that writes a trace. Give its ``turn`` as ``on_turn`` for the loss while a stream is under way.
+    """A listener that writes a trace. A runtime calls its ``turn`` for the loss while a stream is under way.
 
     ``clock`` is the run's, for the times of turns.
     """

@@ -171,6 +171,11 @@ class Sums:
                 pass
         return None
 
+    def opened(self, stream: str, began: float) -> None:
+        """A stream's first pump was at this time; for those who do not show `Pump` events."""
+        if self.since is not None:
+            self._open.setdefault(stream, _OpenStream(began - self.since))
+
     def _worked(self, kind: str, event: Forward | Backward | Updated | Synced) -> None:
         self._use(event)
         self._boxes += 1
@@ -224,7 +229,7 @@ class Sums:
 
 
 class Recorder:
-    """A listener that makes a `RunRecord`; ``turn`` takes progress (``on_turn`` of a runtime or of `fit`).
+    """A listener that makes a `RunRecord`; a runtime calls its ``turn`` with progress.
 
     ``clock`` is the run's, for the times of turns. The boxes of waves are made when the record is asked for: until then
     their events are kept.

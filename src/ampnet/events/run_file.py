@@ -3,7 +3,8 @@
     run.json   --trace   boxes, streams, progress, totals: all that pictures and reports need
     run.jsonl  --log     every event; boxes, streams and totals are read off it, progress is not in it
 
-A trace is read line by line as it was written, and as a whole if another program has saved it since.
+A trace is read line by line as it was written, and as a whole if another program has saved it since. Anybody may have
+written it: what should be a number is one, or the file is refused, so that nothing else gets into a page in its place.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from ampnet.errors import DataError, StateError
 from ampnet.events.boxes import Box, in_order
+from ampnet.events.gantt import COLOURS
 from ampnet.events.log import read_log
 from ampnet.events.perfetto import HEAD, SETTINGS, TOTALS
 from ampnet.events.record import Point, Recorder, RunRecord, StreamRecord
@@ -22,6 +24,8 @@ from ampnet.events.totals import Totals
 
 __all__ = ["read_run", "read_trace"]
 
+WORDS = frozenset({"name", "stream", "node", "worker", "group", "sync", "route", "unit", "reason"})
+"""Values of a trace that are texts."""
 COUNTS = {"update": "count", "sync": "updates"}
 """What boxes count that are not batches of messages."""
 
@@ -41,15 +45,15 @@ def read_trace(path: str | Path) -> RunRecord:
             if kind == "X":
                 boxes.append(_box_from(event, workers))
             elif kind == "i" and name == "epoch":
-                streams.append(StreamRecord(**args))
+                streams.append(StreamRecord(**_numbers(args)))
             elif kind == "i" and name == "turn":
-                points.append(Point(**args))
+                points.append(Point(**_numbers(args)))
             elif kind == "M" and name == "thread_name":
-                workers[event["tid"]] = args["name"]
+                workers[event["tid"]] = str(args["name"])
             elif kind == "M" and name == SETTINGS:
                 settings = settings or args
             elif kind == "M" and name == TOTALS:
-                totals = Totals.from_json(args)
+                totals = Totals.from_json(_numbers(args))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(f"{path}, line {number}: not an event of a trace of ours ({error!r})") from error
     if totals is None:
@@ -87,14 +91,16 @@ def _events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _box_from(event: Mapping[str, Any], workers: Mapping[int, str]) -> Box:
-    args = event["args"]
+    args = _numbers(event["args"])
     kind, _, inference = event["cat"].partition(",")
+    if kind not in COLOURS:
+        raise ValueError(f"a box of kind {kind!r}; there are {', '.join(COLOURS)}")
     return Box(
         workers[event["tid"]],
-        args["node"],
+        str(args["node"]),
         kind,
-        event["ts"] / 1e6,
-        event["dur"] / 1e6,
+        float(event["ts"]) / 1e6,
+        float(event["dur"]) / 1e6,
         not inference,
         tuple(args.get("instances", ())),
         args.get("more", 0),
@@ -105,6 +111,20 @@ def _box_from(event: Mapping[str, Any], workers: Mapping[int, str]) -> Box:
         args.get("wave"),
         args.get("round") if "wave" in args else None,
     )
+
+
+def _numbers(given: Any, name: str = "") -> Any:
+    """What was given. A text in it that is none of `WORDS` is a ValueError.
+
+    Names of nodes, workers and metrics are keys.
+    """
+    if isinstance(given, Mapping):
+        return {key: _numbers(value, str(key)) for key, value in given.items()}
+    if isinstance(given, list):
+        return [_numbers(value, name) for value in given]
+    if isinstance(given, str) and name not in WORDS:
+        raise ValueError(f"{name} is {given!r}; a number was expected")
+    return given
 
 
 def read_run(path: str | Path) -> RunRecord:

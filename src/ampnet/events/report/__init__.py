@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 
 from ampnet._version import __version__
-from ampnet.events.gantt import FAINT, INK, write_whole
+from ampnet.events.gantt import write_whole
 from ampnet.events.gantt_page import READY
 from ampnet.events.gantt_page import SCRIPT as GANTT_SCRIPT
 from ampnet.events.gantt_page import STYLE as GANTT_STYLE
@@ -23,6 +23,7 @@ from ampnet.events.record import RunRecord
 from ampnet.events.report import sections, settings
 from ampnet.events.report.drawing import drawing_of
 from ampnet.events.report.replicas import replicas
+from ampnet.events.theme import THEME
 
 __all__ = ["drawing_of", "page", "report"]
 
@@ -60,58 +61,61 @@ def page(run: RunRecord) -> str:
         summary=escape(sections.summary(run)),
         links=" ".join(links),
         body="\n".join(parts),
-        style=STYLE + GANTT_STYLE,
+        style=THEME + STYLE + GANTT_STYLE,
         script=GANTT_SCRIPT + SORTING + READY,
         version=escape(__version__),
     )
 
 
-STYLE = f"""
-body {{ font: 14px/1.45 system-ui, sans-serif; color: {INK}; background: white; max-width: 1240px; margin: 1.6rem auto;
-  padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin: 0 0 0.2rem; }}
-h2 {{ font-size: 1.1rem; margin: 2rem 0 0.6rem; padding-bottom: 0.2rem; border-bottom: 1px solid #d5dae0; }}
-h3 {{ font-size: 1rem; margin: 1.1rem 0 0.2rem; }}
-.summary {{ font-size: 1.05rem; margin: 0.2rem 0 0.6rem; }}
-nav a {{ margin-right: 1rem; color: #1f5f9e; text-decoration: none; }}
-p, footer {{ color: {FAINT}; margin: 0.3rem 0 0.7rem; }}
-.summary {{ color: {INK}; }}
-.grid {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); gap: 0.8rem 1.6rem; }}
-.few {{ display: flex; flex-wrap: wrap; gap: 1rem 2.2rem; }}
-.beside {{ display: flex; flex-wrap: wrap; gap: 0.8rem 2.2rem; align-items: flex-start; }}
-.beside figure {{ flex: 1 1 380px; max-width: 560px; }}
-figure {{ margin: 0; break-inside: avoid; }}
-figcaption .swatch {{ margin-left: 0.9rem; color: {FAINT}; }}
-.swatch i {{ display: inline-block; width: 1.1em; height: 0.8em; margin-right: 0.4em; border-radius: 2px; }}
-svg.chart {{ width: 100%; height: auto; font: 11px system-ui, sans-serif; fill: {FAINT}; }}
-svg.chart .grid {{ stroke: #e6eaee; }}
-svg.chart .y {{ text-anchor: end; }}
-svg.chart .x {{ text-anchor: middle; }}
-svg.bars {{ font: 9px system-ui, sans-serif; fill: {FAINT}; }}
-svg.bars .end {{ text-anchor: end; }}
-svg.bars .slot {{ fill: transparent; }}
-svg.bars .base {{ stroke: #b8c0c8; }}
-svg.shares .slot {{ fill: #eef1f4; }}
-svg.graph {{ width: 100%; height: auto; display: block; margin: 0 auto; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 13px; }}
-th, td {{ padding: 0.22rem 0.7rem; text-align: left; vertical-align: middle; border-bottom: 1px solid #eceff2; }}
-th {{ font-weight: 600; border-bottom: 1px solid #b8c0c8; vertical-align: bottom; }}
-th.n, td.n {{ text-align: right; font-variant-numeric: tabular-nums; }}
-td {{ white-space: nowrap; }}
-#settings td {{ white-space: normal; }}
-td small {{ color: {FAINT}; white-space: normal; display: inline-block; max-width: 9rem; }}
-th[data-sorts] {{ cursor: pointer; }}
-tr {{ break-inside: avoid; }}
-#run thead {{ display: none; }}
-#run td:first-child {{ color: {FAINT}; }}
-details {{ margin: 0.5rem 0; }}
-summary {{ cursor: pointer; }}
-@media print {{
-  nav, .buttons {{ display: none; }}
-  body {{ margin: 0; max-width: none; }}
-  h2 {{ break-after: avoid; }}
-}}
+STYLE = """
+h1 { font-size: 1.5rem; margin: 0 0 0.2rem; }
+h2 { font-size: 1.1rem; margin: 2rem 0 0.6rem; padding-bottom: 0.2rem; border-bottom: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 1.1rem 0 0.2rem; }
+nav a { margin-right: 1rem; color: var(--link); text-decoration: none; display: inline-block; padding: 0.15rem 0; }
+p, footer { color: var(--faint); margin: 0.3rem 0 0.7rem; }
+.summary { color: var(--ink); font-size: 1.05rem; margin: 0.2rem 0 0.6rem; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(430px, 100%), 1fr)); gap: 0.8rem 1.6rem; }
+.few { display: flex; flex-wrap: wrap; gap: 1rem 2.2rem; }
+.beside { display: flex; flex-wrap: wrap; gap: 0.8rem 2.2rem; align-items: flex-start; }
+.beside > * { min-width: 0; max-width: 100%; }
+.beside figure { flex: 1 1 min(380px, 100%); max-width: 560px; }
+figure { margin: 0; break-inside: avoid; min-width: 0; }
+figcaption .swatch { margin-left: 0.9rem; color: var(--faint); }
+.swatch { white-space: nowrap; }
+.swatch i { display: inline-block; width: 1.1em; height: 0.8em; margin-right: 0.4em; border-radius: 2px; }
+svg.chart { width: 100%; height: auto; font: 11px system-ui, sans-serif; fill: var(--faint); overflow: visible; }
+svg.chart .grid { stroke: var(--hair); }
+svg.chart .y { text-anchor: end; }
+svg.chart .x { text-anchor: middle; }
+svg.bars { font: 9px system-ui, sans-serif; fill: var(--faint); }
+svg.bars .end { text-anchor: end; }
+svg.bars .slot { fill: transparent; }
+svg.bars .base { stroke: var(--rule); }
+svg.shares .slot { fill: var(--slot); }
+svg.graph { width: 100%; height: auto; display: block; margin: 0 auto; }
+table { border-collapse: collapse; font-size: 13px; }
+th, td { padding: 0.22rem 0.7rem; text-align: left; vertical-align: middle; border-bottom: 1px solid var(--hair); }
+th { font-weight: 600; border-bottom: 1px solid var(--rule); vertical-align: bottom; }
+th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; }
+td { white-space: nowrap; }
+#settings td, #run td { white-space: normal; }
+td small { color: var(--faint); white-space: normal; display: inline-block; max-width: 9rem; }
+th[data-sorts] { cursor: pointer; }
+tr { break-inside: avoid; }
+#run thead { display: none; }
+#run td:first-child { color: var(--faint); }
+details { margin: 0.5rem 0; }
+summary { cursor: pointer; }
+@media (max-width: 600px) {
+  th, td { padding: 0.22rem 0.45rem; }
+  #settings td + td { overflow-wrap: anywhere; }
+  svg.chart { font-size: 17px; }
+}
+@media print {
+  nav, .buttons { display: none; }
+  body { margin: 0; max-width: none; }
+  h2 { break-after: avoid; }
+}
 """
 
 SORTING = """

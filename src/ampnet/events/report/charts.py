@@ -17,9 +17,9 @@ WIDTH, HEIGHT = 560, 210
 LEFT, RIGHT, TOP, FOOT = 56, 14, 12, 36
 DENSE = 400
 """Points of a curve, at most; more are thinned out."""
-BLUE, ORANGE = "#2f6fad", "#c96f12"
-MANY = (BLUE, ORANGE, "#3b8f5a", "#a8324a", "#6a51a3", "#7a6a53", "#2a9aa8", "#b35b9b")
-"""Colours of curves that are alike."""
+BLUE, ORANGE, PALE_BLUE = "#3d85c6", "#d17a1a", "#3d85c6a0"
+MANY = (BLUE, ORANGE, "#3b9a60", "#c8475f", "#8b72c6", "#93815f", "#2a9aa8", "#b35b9b")
+"""Colours of curves that are alike. All can be told from a light and from a dark ground."""
 
 
 @dataclass(slots=True)

@@ -6,15 +6,12 @@ gets into the log and the trace. It is the sketch, not the picture: which nodes 
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 from typing import Any
 
-from ampnet.draw import Edge, Item, Sketch, sketch
+from ampnet.draw import Edge, Item, Sketch, picture, sketch
 from ampnet.errors import DataError
 from ampnet.graph import Graph
 
@@ -91,18 +88,5 @@ def _item(**given: Any) -> Item:
 
 def svg_of(drawing: Sketch, marks: Mapping[str, float]) -> str:
     """The picture as an SVG element to be put into a page. ``marks``: the share of each hot node, from 0 to 1."""
-    from ampnet.draw.picture import save
-
     hot = [replace(i, share=None if i.kind == "input" else marks.get(i.name)) for i in drawing.items]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "graph.svg"
-        save(Sketch(drawing.title, hot, drawing.edges), path, "svg")
-        text = path.read_text(encoding="utf-8")
-    # Without what belongs to a file of its own. Its style sheet would be the whole page's.
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = text.replace("*{stroke-linejoin", "svg.graph *{stroke-linejoin")
-    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
-    opening = f'<svg class="graph" role="img" aria-label="the graph" viewBox="0 0 {width} {height}" '
-    opening += f'style="max-width: {float(width) * 1.25:.0f}px" xmlns:xlink="http://www.w3.org/1999/xlink">'
-    return opening + text[text.index(">") + 1 :]
+    return picture.svg_of(Sketch(drawing.title, hot, drawing.edges))

@@ -11,7 +11,7 @@ from ampnet.errors import DataError
 from ampnet.events.gantt import COLOURS, chart, natural
 from ampnet.events.gantt_page import figure
 from ampnet.events.record import Point, RunRecord, StreamRecord
-from ampnet.events.report.charts import BLUE, ORANGE, Curve, curves, lags, shares, sizes
+from ampnet.events.report.charts import BLUE, ORANGE, PALE_BLUE, Curve, curves, lags, shares, sizes
 from ampnet.events.report.collapsed import Line, least_mean_most, lines_of, span
 from ampnet.events.report.drawing import sketch_from, svg_of, without_replicas
 from ampnet.events.report.settings import engine_of, workers_of
@@ -23,6 +23,8 @@ HOT = 0.02
 """Nodes with at least this share of the time are marked in the drawing."""
 LONG = 200
 """Streams in the table; of more, the last."""
+MOST_CURVES = 8
+"""Metrics, and losses by name, that have a curve."""
 CROWD = 8
 """Workers of which each is looked at; of more, the range is given too."""
 
@@ -51,19 +53,20 @@ def summary(run: RunRecord) -> str:
     return "; ".join([*parts, *([f"engine: {engine}"] if engine else [])])
 
 
-def learning(run: RunRecord) -> str:
-    """Loss, metrics and throughput over time; what came of each stream."""
-    names = list(dict.fromkeys(name for s in run.streams for name in s.metrics))
+def learning(run: RunRecord, listed: int = LONG) -> str:
+    """Loss, metrics and throughput over time; what came of the last streams, so many as are to be ``listed``."""
+    found = dict.fromkeys(name for s in run.streams for name in s.metrics)
+    names = sorted(found, key=lambda name: not name.endswith(".loss"))  # of several losses, their own curves come first
     losses: Callable[[Any], float | None] = lambda of: of.loss  # noqa: E731
     drawn = [_curve("loss", run, losses)]
-    for name in names[:4]:
+    for name in names[:MOST_CURVES]:
         drawn.append(_curve(name, run, lambda of, name=name: of.metrics.get(name)))  # type: ignore[misc]
     drawn.append(_throughput(run))
-    return f'<div class="grid">{"".join(drawn)}</div>\n{_streams(run, names)}'
+    return f'<div class="grid">{"".join(drawn)}</div>\n{_streams(run, names, listed)}'
 
 
 def _curve(title: str, run: RunRecord, of: Callable[[Any], float | None]) -> str:
-    running = Curve("training, mean so far", "#a9c6e2")
+    running = Curve("training, mean so far", PALE_BLUE)
     for piece in _by_stream([p for p in run.points if p.train]):
         running.pieces.append([(p.time, value) for p in piece if (value := of(p)) is not None])
     ends = []
@@ -101,6 +104,8 @@ def _throughput(run: RunRecord) -> str:
     if sum(len(c.points) for c in drawn) > 1:
         for curve in drawn:
             curve.dots = len(curve.points) < 40
+            if any(len(piece) == 1 for piece in curve.pieces):  # streams of a second: a point each
+                curve.pieces = [curve.points]
         return curves("throughput: examples per second", drawn, from_zero=True, unit="s since the start")
     for curve, train in zip(drawn, (True, False), strict=True):
         ended = [s for s in run.streams if s.train == train and _seconds(s) > 0]
@@ -116,17 +121,19 @@ def _rate(count: float, seconds: float) -> str:
     return f"{count / seconds:,.0f}" if seconds > 0 else "-"
 
 
-def _streams(run: RunRecord, names: Sequence[str]) -> str:
+def _streams(run: RunRecord, names: Sequence[str], listed: int) -> str:
+    counted = any(s.instances for s in run.streams[-listed:])
     rows = []
-    for s in run.streams[-LONG:]:
+    for s in run.streams[-listed:]:
         seen = [p for p in run.points if p.stream == s.name and s.began <= p.time <= s.ended and p.seconds > 0]
         examples = _rate(seen[-1].records, seen[-1].seconds) if seen and seen[-1].records else "-"
         loss = "-" if s.loss is None else f"{s.loss:.4f}"
         values = [f"{s.metrics[n]:.4f}" if n in s.metrics else "-" for n in names]
-        cells = [f"{_seconds(s):.2f}", f"{s.instances:,}", _rate(s.instances, _seconds(s)), examples, loss, *values]
+        instances = [f"{s.instances:,}", _rate(s.instances, _seconds(s))] if counted else []
+        cells = [f"{_seconds(s):.2f}", *instances, examples, loss, *values]
         rows.append([s.name, "training" if s.train else "inference", *cells])
-    head = ["stream", "what", "seconds", "instances", "instances/s", "examples/s", "loss", *names]
-    left = "" if len(run.streams) <= LONG else f"<p>The last {LONG} of {len(run.streams):,} streams.</p>"
+    head = ["stream", "what", "seconds", *["instances", "instances/s"] * counted, "examples/s", "loss", *names]
+    left = "" if len(run.streams) <= listed else f"<p>The last {listed} of {len(run.streams):,} streams.</p>"
     return left + table(head, [[escape(c) for c in row] for row in rows], words=2) if rows else ""
 
 
@@ -244,10 +251,13 @@ def graph(run: RunRecord) -> str:
     drawing = _drawing(run)
     if drawing is None:
         return "<p>The run's file holds no drawing: its settings have no <code>graph</code>.</p>"
+    bases = {item.name: item.base or item.name for item in drawing.items}
     drawing = without_replicas(drawing)
-    lines = lines_of(run)
-    spent = sum(line.total.seconds for line in lines)
-    marks = {line.name: min(1.0, line.total.seconds / spent) for line in lines if spent > 0}
+    spent = sum(total.seconds for total in run.totals.nodes.values())
+    marks: dict[str, float] = {}
+    for name, total in run.totals.nodes.items():
+        base = bases.get(name, name)
+        marks[base] = min(1.0, marks.get(base, 0.0) + total.seconds / spent) if spent > 0 else 0.0
     hot = {name: share for name, share in marks.items() if share >= HOT}
     return f"<p>Per cent: share of all the time spent in nodes, from {100 * HOT:.0f} % on.</p>{svg_of(drawing, hot)}"
 
