@@ -20,7 +20,7 @@ from ampnet.cli import main as ampnet
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.running import make_runtime
 from ampnet.experiments.workload import measured
-from ampnet.fit import FitResult, fit
+from ampnet.fitting import FitResult, fit
 from ampnet.testing.oracle import assert_close
 from tests.data.conftest import root
 

@@ -225,7 +225,7 @@ def test_a_chain_is_as_deep_as_it_says() -> None:
 def test_without_the_folder_the_remedy_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
+    monkeypatch.setattr("ampnet.data.places.CHECKOUT", tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "mnist"]) == 1
     err = capsys.readouterr().err

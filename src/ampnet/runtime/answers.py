@@ -20,6 +20,10 @@ class Answers(dict[int, Mapping[str, Any]]):
         """By node: how often it has updated itself."""
         return {name: version for answer in self.values() for name, version in answer["versions"].items()}
 
+    def rates(self) -> dict[str, float]:
+        """By node: its learning rate."""
+        return {name: rate for answer in self.values() for name, rate in answer["rates"].items()}
+
     def total(self, count: str) -> int:
         """The sum of a count over all workers."""
         return sum(answer[count] for answer in self.values())

@@ -9,7 +9,8 @@ In a note, states are not text but one array of numbers, end to end: a log may b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -79,8 +80,8 @@ def events_of(note: Note) -> list[Event]:
 class InOrder(Announcer):
     """Keeps events until they are complete; see the head of this file."""
 
-    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
-        super().__init__(listeners)
+    def __init__(self, listeners: Sequence[Listener] = (), clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(listeners, clock)
         self._kept: list[Event] = []
 
     def __call__(self, event: Event) -> None:
@@ -101,6 +102,26 @@ class InOrder(Announcer):
     def drop(self) -> None:
         """A run was abandoned."""
         self._kept.clear()
+
+
+class Collector(Announcer):
+    """The announcer of a worker: keeps the events that the controller's listeners want, to be sent."""
+
+    def __init__(self, wanted: Announcer) -> None:
+        """``wanted``: the controller's, as it was when the worker was forked."""
+        super().__init__()
+        self.events: list[Event] = []
+        self._wanted = wanted
+
+    def wants(self, kind: type[Event]) -> bool:
+        return self._wanted.wants(kind)
+
+    def samples(self, kind: type[Event]) -> bool:
+        return self._wanted.samples(kind)
+
+    def __call__(self, event: Event) -> None:
+        self._wanted.spend(event)
+        self.events.append(event)
 
 
 def ended(event: Event) -> float:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ampnet.events.log import Announcer, Event
+from ampnet.events.log import Announcer
 from ampnet.graph import Graph, Wiring
 from ampnet.instance import Instance
 from ampnet.nodes.node import Report
@@ -31,8 +31,9 @@ from ampnet.plan.planner import Planner
 from ampnet.plan.team import Team
 from ampnet.replicas.member import Token
 from ampnet.runtime.engine import make_player
-from ampnet.runtime.events import events_note
+from ampnet.runtime.events import Collector, events_note
 from ampnet.runtime.parcel import Fields, unpack
+from ampnet.runtime.predictions import Predictions
 from ampnet.runtime.protocol import Kind, done_note, error_note, loss_metrics, report_note, token_note, token_of
 from ampnet.runtime.staging import parted
 from ampnet.runtime.teams import Ends
@@ -62,7 +63,7 @@ class Host:
         places: int,
         instances: Sequence[Instance],
         inputs: Fields,
-        kinds: Sequence[type[Event]],
+        wanted: Announcer,
         pulse: memoryview,
         parent: int,
         clock: Callable[[], float],
@@ -70,16 +71,19 @@ class Host:
         wave_size: int | None,
         seed: int,
         precision: Precision,
+        prediction: Graph | None = None,
     ) -> None:
         """``teams``: all of the run. ``controller``: its number at the endpoint. ``places``: instances in flight at
-        most, of a team. ``instances``: those that the controller names by their places. ``kinds``: the events wanted.
-        """
+        most, of a team. ``instances``: those that the controller names by their places. ``wanted``: says which
+        events are wanted. ``prediction``: the graph of what the model returns."""
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
         self.controller, self.parent, self.pulse = controller, parent, pulse
+        self.wave_size, self.precision = wave_size, precision
         self.instances, self.inputs = instances, inputs
         self.era = self.steps = self.sent = self.received = 0
         self.failed = self.over = False
-        self.events: list[Event] = []
+        collector = Collector(wanted)
+        self.events = collector.events
         self.losses = list(loss_metrics(graph))
         self.hosts = {name: host for team, _ in teams for name, host in team.hosts.items()}
         self._teams = [i for i, (team, _) in enumerate(teams) if number in team.workers]
@@ -105,17 +109,19 @@ class Host:
             schedule,
             seed + number,
             name=name,
-            tell=self._tell,
+            tell=self.tell,
             over=self._ended,
             wave_size=wave_size,
             precision=precision,
-            announce=Announcer([_Collector(self.events, tuple(kinds))]) if kinds else None,
+            announce=collector,
             clock=clock,
             hand=self._hand,
             equal=self._equal,
             carry=self._carry,
         )
         self.player.pulse = pulse
+        share = max(1, -(-places * len(teams) // (2 * controller)))  # the controller comes after the workers
+        self._predictions = None if prediction is None else Predictions(self, prediction, share, self._predicted)
 
     def rehearse(self, instances: Sequence[Instance], prepared: Planner | None) -> None:
         """Before it serves: find out what is to be computed for these instances. ``prepared``: by one who has the same
@@ -153,6 +159,8 @@ class Host:
         moved = False
         with self._failing():
             moved = self.player.step(self._most)
+            if not moved and self._predictions is not None:
+                moved = self._predictions.step()
         self.steps += moved
         return moved
 
@@ -186,7 +194,8 @@ class Host:
     def _equal(self, group: str, ended: int) -> None:
         self._send(self.controller, Note(Kind.EQUAL, {"group": group, "ended": ended}))
 
-    def _tell(self, report: Report) -> None:
+    def tell(self, report: Report) -> None:
+        """Tell the controller what a loss has judged, or a result holds: of training, with the instances played."""
         if report.train:
             self._reports.append(report)
         else:
@@ -200,9 +209,18 @@ class Host:
             self.waves += 1
             self.played += len(lot.numbers)
 
+    def _predicted(self, lot: Lot) -> None:
+        """A passage of predictions has ended."""
+        self._played += lot.numbers
+        self.waves += 1
+        self.played += len(lot.numbers)
+
+    def _waiting(self) -> int:
+        return self.player.waiting() + (0 if self._predictions is None else self._predictions.waiting())
+
     def _tell_played(self, idle: bool) -> None:
         """Tell of instances that were played: at once where other workers play them too; else when little is staged."""
-        if (self._played or self._reports) and (idle or self._parted or 2 * self.player.waiting() <= self._most):
+        if (self._played or self._reports) and (idle or self._parted or 2 * self._waiting() <= self._most):
             played, self._played, reports, self._reports = self._played, [], self._reports, []
             self._send(self.controller, done_note(played, reports, self.losses))
 
@@ -252,8 +270,16 @@ class Host:
                     self._stage(note)
                 elif kind == Kind.FLUSH:
                     self.player.flush()
+                elif kind == Kind.RATES:
+                    for node in self.player.updates.trains:
+                        if node.name in note.data["rates"]:
+                            node.updater.learning_rate = note.data["rates"][node.name]
 
     def _stage(self, note: Note) -> None:
+        if note.data["predicts"]:
+            assert self._predictions is not None
+            self._predictions.stage(note)
+            return
         team = self._teams.index(note.data["team"])
         instances = unpack(note, self.instances, self.inputs)
         sites, train, stream = self.player.planners[team].sites, note.data["train"], note.data["stream"]
@@ -264,6 +290,8 @@ class Host:
         self.sent = self.received = 0
         self._played, self._reports = [], []
         self.player.abandon()
+        if self._predictions is not None:
+            self._predictions.abandon()
         self.events.clear()
         early, self._early = self._early, []
         for frame in early:
@@ -271,7 +299,8 @@ class Host:
 
     def _answer(self, token: int) -> None:
         """How things are: for the end of a run, and to tell a stall from hard work."""
-        player, self._asked = self.player, None
+        player, predictions, self._asked = self.player, self._predictions, None
+        held = player.held() | ({} if predictions is None else predictions.held())
         player.updates.tell_work()
         self._tell_events()
         for node in player.updates.trains:
@@ -281,27 +310,18 @@ class Host:
             "steps": self.steps,
             "sent": self.sent,
             "received": self.received,
-            "held": player.held() | ({"frames of a later era": len(self._early)} if self._early else {}),
+            "held": held | ({"frames of a later era": len(self._early)} if self._early else {}),
             "waits": [*player.waits(), *player.updates.waits()],
             "operations": player.operations,
             "messages": player.messages,
             "waves": self.waves,
             "instances": self.played,
-            "in_flight": player.most,
-            "busy": player.busy,
+            "in_flight": max(player.most, 0 if predictions is None else predictions.most),
+            "busy": player.busy + (0.0 if predictions is None else predictions.busy),
+            "rates": {n.name: n.updater.learning_rate for n in player.updates.trains if n.updater.policy is not None},
             "versions": {node.name: node.updater.version for node in player.updates.trains},
         }
         self._send(self.controller, Note(Kind.ANSWER, data))
-
-
-class _Collector:
-    """A listener that keeps events to be sent."""
-
-    def __init__(self, events: list[Event], kinds: tuple[type[Event], ...]) -> None:
-        self.events, self.kinds = events, kinds
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
 
 
 def make_quiet() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,6 +125,7 @@ class Inline(Runtime):
                 clock=clock,
             )
         )
+        self._settings = {"max_batch": max_batch, "enough_rows": enough_rows, "precision": precision}
         self._by_name = {given.name: end for given, end in zip(graph.inputs, self._ends, strict=True)}
 
     def _to_controller(self, end: End, direction: Direction, messages: Messages) -> None:
@@ -216,10 +218,34 @@ class Inline(Runtime):
         player = self.player
         if player is None:
             return self._stats(0, 0, 0)
-        return self._stats(player.waves, player.instances, player.most)
+        inner = self._predicting.player if isinstance(self._predicting, Inline) else None
+        players = [player] if inner is None else [player, inner]
+        waves, instances = sum(p.waves for p in players), sum(p.instances for p in players)
+        return self._stats(waves, instances, max(p.most for p in players))
+
+    def _predictor(self, graph: Graph) -> Runtime:
+        made = self._predicting
+        if made is None or made.graph is not graph or _moved(graph):
+            limits: dict[str, Any] = self._settings
+            self._predicting = made = Inline(
+                graph,
+                max_active_keys=self.controller.max_active_keys,
+                wave_size=self.settings["wave_size"],
+                seed=self.settings["seed"],
+                clock=self.clock,
+                waves=self.engine.waves,
+                **limits,
+            )
+        return made
 
     def close(self) -> None:
         """Forget what is in flight, if anything. There is nothing else to release in this runtime."""
         self.controller.abandon()
         if self.held():
             self._abandon()
+
+
+def _moved(graph: Graph) -> bool:
+    """Whether parameters have other memory than they had when nodes looked at them last."""
+    updaters = (node.updater for node in graph.parameterised().values())
+    return any(p.data_ptr() != w.data_ptr() for u in updaters for p, w in zip(u.parameters, u.weights, strict=True))

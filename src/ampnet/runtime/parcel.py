@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from ampnet.errors import AmpnetError, DataError, TransportError
+from ampnet.graph import Graph
 from ampnet.instance import Feed, Instance, merge_feeds
 from ampnet.runtime.cutting import Sort
 from ampnet.runtime.known import Known
@@ -28,6 +29,11 @@ from ampnet.structure import Structure
 
 Fields = Mapping[str, tuple[str, ...]]
 """By input: the fields of its states."""
+
+
+def inputs_of(graph: Graph) -> Fields:
+    """The inputs of a graph, with the fields of their states."""
+    return {given.name: ("instance", *given.fields) for given in graph.inputs}
 
 
 def pack(instances: Mapping[int, Instance], sort: Sort, known: Known, inputs: Fields, **data: Any) -> Note:

@@ -52,6 +52,7 @@ from ampnet.runtime.teams import teams_of
 from ampnet.runtime.transport import Note
 from ampnet.runtime.watch import Lost
 from ampnet.runtime.workers import Workers, WorkerSettings
+from ampnet.runtime.workers_predict import OnWorkers
 from ampnet.state import Column
 from ampnet.update.policy import Update
 
@@ -119,6 +120,11 @@ class Processes(Runtime):
         self._known, self._rehearsed = Known(), list[Instance]()
         self._answers = Answers()
         """What workers answered last."""
+        self._first_rates: dict[str, float] = {}
+        self._changed_rates: dict[str, float] = {}
+        """Learning rates by node: those that the workers began with, and those that were set."""
+        self._active: Runtime = self
+        """Whose run it is that workers work on: this one's, or that of the prediction graph."""
         super().__init__(
             graph,
             update=update,
@@ -160,6 +166,10 @@ class Processes(Runtime):
         if self._there is not None:
             raise AmpnetError("the workers are there already: tell them of instances before the first run")
         self._known.add(instances)
+
+    def offer(self, instances: Sequence[Instance]) -> None:
+        if self._there is None:
+            self.know(instances)
 
     def rehearse(self, instances: Iterable[Instance]) -> None:
         """Before the first run: find out what is to be computed for these instances, when workers are made.
@@ -216,6 +226,7 @@ class Processes(Runtime):
             wave_size=self._how.wave_size,
             stopping=lambda: self.controller.stopping,
         )
+        self._first_rates = super()._rates()
         self.settings["affinity"] = {n: w for n, w in self.hosts.items() if self.graph.nodes[n].role != "route"}
         self._check_open()  # somebody may have closed it meanwhile
         self._there = Workers(
@@ -227,15 +238,32 @@ class Processes(Runtime):
             self.clock,
             self._known,
             self._rehearsed,
+            self._prediction(),
             hear=self._hear,
             look=self._look,
             on_worker=self.on_worker,
         )
+        if self._changed_rates:
+            self._there.post.everybody(Kind.RATES, rates=dict(self._changed_rates))
         self.controller.teams = len(self._there.teams)
         copies, together = self._there.staging.shares
         if copies > 1:
             self.controller.share_out(copies, together)
         return chain([first], streams)
+
+    def _prediction(self) -> Graph | None:
+        """What workers may be asked to predict with; None where the model returns nothing, or is wired by hand."""
+        try:
+            return self.graph.prediction
+        except Exception:  # whatever it is, training does not need it, and `predict` will raise it
+            return None
+
+    def _predictor(self, graph: Graph) -> Runtime:
+        if self._predicting is None or self._predicting.graph is not graph:
+            if self._there is not None and self._there.prediction is not graph:
+                raise AmpnetError("the model was moved or cast after the workers were made: make a new runtime")
+            self._predicting = OnWorkers(graph, self)
+        return self._predicting
 
     def _equalise(self) -> None:
         if self._there is not None and not self._equal:
@@ -266,6 +294,19 @@ class Processes(Runtime):
             for name, version in self._answers.versions().items():
                 nodes[name].updater.version = version
 
+    def _rates(self) -> dict[str, float]:
+        if self._there is None:
+            return super()._rates()
+        answers = self._answers if self._inside else self._ask()  # a callback must not wait for notes
+        return {**self._first_rates, **answers.rates(), **self._changed_rates}
+
+    def _set_rates(self, rates: Mapping[str, float]) -> None:
+        self._changed_rates |= rates
+        if self._there is None:
+            super()._set_rates(rates)
+        else:
+            self._workers.post.everybody(Kind.RATES, rates=dict(rates))
+
     # -- a run
 
     def _read(self, source: Iterator[Instance]) -> Instance:
@@ -295,16 +336,17 @@ class Processes(Runtime):
             heard = post.heard = time.monotonic()
             before = self._answers
             if self._ask().same_as(before) and post.heard == heard:
-                raise self._answers.stall(self.controller.in_flight)
+                raise self._answers.stall(self._active.controller.in_flight)
 
     def _hear(self, sender: int, note: Note) -> None:
+        controller = self._active.controller
         if note.kind == Kind.DONE:
             played, reports = done_of(note, self._losses)
             for report in reports:
-                self.controller.report(report)
-            self.controller.played(played)
+                controller.report(report)
+            controller.played(played)
         elif note.kind == Kind.REPORT:
-            self.controller.report(report_of(note))
+            controller.report(report_of(note))
         elif note.kind == Kind.EQUAL:
             if self._equality.equal(note.data["group"], note.data["ended"]) and self.controller.holding:
                 self.controller.release()
@@ -348,6 +390,7 @@ class Processes(Runtime):
             self._equality.clear()
             if self._there is not None and self._there.crew.mine:
                 self._there.staging.clear()
+                self._there.predicting.clear()
                 self._there.post.abandon()
             self._running = False
 
@@ -369,5 +412,5 @@ class Processes(Runtime):
         return self._stats(answers.total("waves"), answers.total("instances"), most, busy)
 
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
-        self._events = InOrder(listeners)
+        self._events = InOrder(listeners, self.clock)
         return self._events

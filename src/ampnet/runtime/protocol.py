@@ -1,6 +1,7 @@
 """Protocol: the notes that the controller and its worker processes send one another.
 
     to workers       STAGE    instances to be played                         FLUSH   a training stream is over
+                     RATES    learning rates of nodes, from now on
                      ABANDON  drop all that is in flight                     ASK     answer with counts and queues
                      SHOW     send the events collected so far               STOP    end
     among workers    TOKEN    what runs round the replicas of a node; besides, slices of rows (`ampnet.wave.slice`)
@@ -51,6 +52,7 @@ class Kind(IntEnum):
     EVENTS = 11
     ANSWER = 12
     EQUAL = 13
+    RATES = 14
 
 
 def token_note(token: Token) -> Note:

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,7 @@ import torch
 
 from ampnet._version import __version__
 from ampnet.controller import Controller, Progress
-from ampnet.errors import AmpnetError, GraphError
+from ampnet.errors import AmpnetError, GraphError, nearest
 from ampnet.events.log import Announcer, Begin, Listener, Rest
 from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream, StreamStats
@@ -35,6 +36,8 @@ from ampnet.reference.schedule import Schedule
 from ampnet.reference.worker import Counts
 from ampnet.replicas.group import Replicas, Table
 from ampnet.runtime.engine import Engine
+from ampnet.runtime.predicting import predict, predict_stream
+from ampnet.runtime.rates import resolved
 from ampnet.runtime.stats import RunStats
 from ampnet.state import Column
 from ampnet.structure import Structure
@@ -66,6 +69,8 @@ class Runtime:
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be 1 or more, got {value}")
         self.graph, self.clock = graph, clock
+        self._predicting: Runtime | None = None
+        """The runtime of the prediction graph, once something was predicted."""
         self._inside, self._began, self._ran = False, 0.0, 0.0
         """Whether a run is going on, since when, and seconds of all runs before, by `time.perf_counter`."""
         self._announce = self._announcer(listeners)
@@ -103,6 +108,7 @@ class Runtime:
             forget=self._forget,
             flush=self._flush,
             moduli=[len(group.members) for group in graph.replicas.values() if group.balanced],
+            losses={node.label: node.loss_name for node in graph.nodes.values() if isinstance(node, Loss)},
             announce=self._announce,
             clock=clock,
         )
@@ -121,6 +127,7 @@ class Runtime:
     def _stats(self, waves: int, instances: int, in_flight: int, busy: Sequence[float] = ()) -> RunStats:
         """``busy``: seconds of each worker."""
         seconds = self._ran + (time.perf_counter() - self._began if self._inside else 0.0)
+        seconds += 0.0 if self._predicting is None else self._predicting._ran
         shares = tuple(min(1.0, one / seconds) if seconds > 0 else 0.0 for one in busy)
         return RunStats(self.engine.name, self.engine.reason, waves, instances, in_flight, shares)
 
@@ -168,10 +175,37 @@ class Runtime:
             loaded = self._left.get(name) != _written(updaters[0])
             (group.equalise if self._equal or loaded else group.average)(updaters)
 
+    # -- learning rates
+
+    @property
+    def learning_rates(self) -> dict[str, float]:
+        """The learning rate of each node's optimizer, by the name of the node (of copies: one for all of them)."""
+        return {self.graph.called(name): rate for name, rate in self._rates().items()}
+
+    def set_learning_rates(self, rates: float | Mapping[str, float]) -> None:
+        """From now on, all nodes that are trained have this learning rate; or nodes by name or pattern have theirs.
+
+        May be called between runs, and in callbacks of a run: updates that are made after it use the new rates. On
+        worker processes that is as soon as the worker hears of it, and before any instance that is pumped later.
+
+        Not for nodes whose `Update` has a ``schedule``, which sets their rate.
+        """
+        self._set_rates(resolved(self.graph, rates))
+
+    def _rates(self) -> dict[str, float]:
+        """By node."""
+        nodes = self.graph.parameterised().items()
+        return {name: rate for name, node in nodes if (rate := node.updater.learning_rate) is not None}
+
+    def _set_rates(self, rates: Mapping[str, float]) -> None:
+        nodes = self.graph.parameterised()
+        for name, rate in rates.items():
+            nodes[name].updater.learning_rate = rate
+
     # -- what each runtime does in its own way
 
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
-        return Announcer(listeners)
+        return Announcer(listeners, self.clock)
 
     @property
     def may_play(self) -> bool:
@@ -181,6 +215,9 @@ class Runtime:
     def rehearse(self, instances: Iterable[Instance]) -> None:
         """Find out ahead of time what is to be computed for these instances. Before the first run, or between two."""
         raise NotImplementedError
+
+    def offer(self, instances: Sequence[Instance]) -> None:
+        """These instances will be pumped again and again: a runtime may prepare for that. Before a run."""
 
     def _post(self, port: int, messages: Messages, last: bool) -> None:
         """Pumped messages, for an input; whether they are the last of their instances."""
@@ -256,8 +293,8 @@ class Runtime:
         """Pump streams until every instance has retired. Returns what came of each, in the order of their ends.
 
         Streams follow one another without a barrier unless ``barrier``; with ``together`` they are pumped in turns.
-        ``on_end`` hears of a stream's end at once and may call ``stop()``; ``on_turn`` hears of progress now and then.
-        Neither may call ``run``.
+        ``on_end`` hears of a stream's end at once and may call ``stop()``; ``on_turn`` hears of progress now and
+        then, as listeners do that have a method ``turn``. None may call ``run``.
         """
         controller = self.controller
         if self._inside:
@@ -272,7 +309,7 @@ class Runtime:
             with torch.no_grad(), _fewer_collections(), self._guarded():
                 self._equalise()
                 self._equal = not self.graph.replicas
-                streams = self._start(streams)
+                streams = self._start(self._readable(streams))
                 self._began = time.perf_counter()
                 if self._announce.wants(Begin):
                     self._announce(Begin(self.clock(), {**self.settings, "together": together, "barrier": barrier}))
@@ -282,10 +319,12 @@ class Runtime:
                 while controller.busy:
                     self._turn()
                     controller.pump()
-                    if on_turn is not None and time.monotonic() >= due:
+                    if (on_turn is not None or self._announce.turns) and time.monotonic() >= due:
                         progress = controller.progress()
                         if progress is not None:
-                            on_turn(progress)
+                            self._announce.turn(progress)
+                            if on_turn is not None:
+                                on_turn(progress)
                         due = time.monotonic() + turn_seconds
                 self._settle()
                 self._equal = True
@@ -303,8 +342,18 @@ class Runtime:
         self._rested()
         return list(controller.finished)
 
-    def train(self, instances: Iterable[Instance], *, name: str = "train") -> StreamStats:
-        """One epoch of training over these instances."""
+    def _readable(self, streams: Iterable[Stream]) -> Iterable[Stream]:
+        """The streams, with instances in place of the samples of a data set."""
+
+        def readable(stream: Stream) -> Stream:
+            instances = self.graph.read(stream.instances)
+            return stream if instances is stream.instances else replace(stream, instances=instances)
+
+        made = map(readable, streams)
+        return list(made) if isinstance(streams, Sequence) else made
+
+    def train(self, instances: Any, *, name: str = "train") -> StreamStats:
+        """One epoch of training over these instances, or over the samples of a data set (`Compiled.instances`)."""
         return self.run([Stream(instances, True, name)])[0]
 
     def infer(
@@ -313,9 +362,40 @@ class Runtime:
         """Predictions, losses and metrics of these instances. Changes nothing."""
         return self.run([Stream(instances, False, name, keep_predictions)])[0]
 
+    def predict(self, data: Any) -> list[Any]:
+        """What ``forward`` returns for each sample of ``data``, as tensors, in the order of the data.
+
+        A sample is what `Compiled.instance` takes; labels, and whatever else no result depends on, may be left out. A
+        value for each element is one tensor, ``[elements, ...]`` (see `ampnet.lang.prediction`). The weights are those
+        of now, dropout is off, and nothing is changed. Instruments are not told of it.
+        """
+        return predict(self._inner(), data)
+
+    def predict_stream(self, data: Any, *, chunk: int | None = None) -> Iterator[Any]:
+        """The same as an iterator, for data that are too many to keep all results: a run for each ``chunk`` of them
+        (None: 16 times ``max_active_keys``). Other runs may come between two results; each chunk is made with the
+        weights that there are when it begins."""
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"chunk must be 1 or more, got {chunk}")
+        return predict_stream(self._inner, data, chunk)
+
+    def _inner(self) -> Runtime:
+        """The runtime of the prediction graph."""
+        if self._inside:
+            raise AmpnetError("predict was called within a run of this runtime; call it when the run is over")
+        return self._predictor(self.graph.prediction)
+
+    def _predictor(self, graph: Graph) -> Runtime:
+        """A runtime of the prediction graph, in this process or on these workers."""
+        raise NotImplementedError
+
     def stop(self) -> None:
         """Pump nothing more; what is in flight still comes back."""
         self.controller.stop()
+
+    def __repr__(self) -> str:
+        places, engine = self.settings["max_active_keys"], self.settings.get("engine", "not chosen yet")
+        return f"{type(self).__name__}({self.graph.name}: max_active_keys {places}, engine: {engine})"
 
     def __enter__(self) -> Self:
         return self
@@ -366,7 +446,10 @@ def _adopt(graph: Graph, update: Update | None, updates: dict[str, Update | None
     names = {*nodes, *map(graph.called, nodes)}
     unused = [p for p in updates if p not in names and not any(fnmatchcase(name, p) for name in names)]
     if unused:
-        raise GraphError([f"updates names '{p}', but no node with parameters is called that" for p in unused])
+        known = sorted(names)
+        raise GraphError(
+            [f"updates names '{p}', but no node with parameters is called that; {nearest(p, known)}" for p in unused]
+        )
     for name, node in nodes.items():
         called = graph.called(name)  # a setting for a node is one for all its replicas
         matching = [o for pattern, o in updates.items() if fnmatchcase(name, pattern) or fnmatchcase(called, pattern)]

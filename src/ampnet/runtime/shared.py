@@ -31,11 +31,11 @@ from ampnet.tile import retie
 _ALIGN = 64
 
 
-def share(graph: Graph, extra: Sequence[Tensor] = ()) -> list[Tensor]:
+def share(graph: Graph, extra: Sequence[Tensor] = (), others: Iterable[nn.Parameter] = ()) -> list[Tensor]:
     """Move the parameters of all nodes, and their gradient sums, into memory that forked processes share.
 
     Parameters that shared memory with one another still do, and so do a tiled Linear's own. Returns copies of the
-    ``extra`` tensors in such memory.
+    ``extra`` tensors in such memory. ``others``: parameters that no node of the graph has, to be moved as well.
     """
     nodes = graph.parameterised()
     faults = [
@@ -51,6 +51,7 @@ def share(graph: Graph, extra: Sequence[Tensor] = ()) -> list[Tensor]:
     updaters = [node.updater for node in nodes.values()]
     parameters = [p for u in updaters for p in u.parameters]
     parameters += [p for tiled in graph.tiled.values() for p in tiled.module.parameters()]
+    parameters += others
     storages = {_storage(p): _bytes(p) for p in parameters if p.numel()}
     arena = Arena.of([*storages.values(), *(total for u in updaters for total in list.__iter__(u.adding)), *extra])
     _move(parameters, {key: arena.copy(storage) for key, storage in storages.items()})

@@ -42,9 +42,11 @@ class Staging:
         known: Known,
         inputs: Fields,
         send: Callable[[int, Note], None],
+        *,
+        predicts: bool = False,
     ) -> None:
-        """``places``: instances of a team in flight at most."""
-        self._known, self._inputs, self._send = known, inputs, send
+        """``places``: instances of a team in flight at most. ``predicts``: they are for the prediction graph."""
+        self._known, self._inputs, self._send, self._predicts = known, inputs, send, predicts
         self._parted = parted(teams)
         self._workers = [players_of(team, copies) if self._parted else [team.workers] for team in teams]
         """Of each team, by the copies of nodes that an instance goes to: the workers that play it."""
@@ -75,7 +77,8 @@ class Staging:
         for sort, wave in self._cutters[number].cut():
             self._waves += 1
             wave_number = self._waves if self._parted else None
-            note = pack(wave, sort, self._known, self._inputs, team=number, wave=wave_number)
+            where = {"team": number, "wave": wave_number, "predicts": self._predicts}
+            note = pack(wave, sort, self._known, self._inputs, **where)
             try:
                 for worker in players[sort.copy % len(players)]:
                     self._send(worker, note)

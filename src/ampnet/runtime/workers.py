@@ -23,11 +23,13 @@ from ampnet.graph import Graph, Wiring
 from ampnet.instance import Instance
 from ampnet.nodes.products import Precision
 from ampnet.plan.planner import Planner
+from ampnet.plan.team import Team
 from ampnet.runtime import children
 from ampnet.runtime.crew import Crew, check_count
-from ampnet.runtime.events import KINDS, InOrder
+from ampnet.runtime.events import InOrder
 from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.known import Known
+from ampnet.runtime.parcel import inputs_of
 from ampnet.runtime.post import Post
 from ampnet.runtime.protocol import Kind
 from ampnet.runtime.shared import give_back, share
@@ -38,6 +40,7 @@ from ampnet.runtime.transport.endpoint import SPIN
 from ampnet.runtime.watch import DEBUGGED
 from ampnet.state import Ints
 from ampnet.structure import Shelf
+from ampnet.update.updater import no_sums
 from ampnet.wave.schedule import WAVE_SCHEDULES
 
 _PATIENCE = 2.0
@@ -91,18 +94,21 @@ class Workers:
         clock: Callable[[], float],
         known: Known,
         rehearsed: Sequence[Instance],
+        prediction: Graph | None,
         *,
         hear: Callable[[int, Note], None],
         look: Callable[[], None],
         on_worker: Callable[[Host], None],
     ) -> None:
-        """``hosts``: the worker of each node. ``hear``, ``look``: as in `Post`. ``on_worker``: called in each."""
+        """``hosts``: the worker of each node. ``prediction``: the graph of what the model returns, if there is one.
+        ``hear``, ``look``: as in `Post`. ``on_worker``: called in each."""
         self.graph, self.wiring, self.settings, self.clock = graph, wiring, settings, clock
         self._events, self._known, self._rehearsed, self._on_worker = events, known, rehearsed, on_worker
         self._hosts = hosts
-        _share(graph)  # [1]
+        self.prediction = prediction
+        _share(graph, prediction)  # [1]
         self.teams = teams_of(graph, wiring, hosts)
-        self._inputs = {given.name: ("instance", *given.fields) for given in graph.inputs}
+        self._inputs = inputs_of(graph)
         self._places = settings.places(len(self.teams))
         self._prepared = self._prepare()  # [2]
         known.seal()
@@ -122,6 +128,11 @@ class Workers:
         self.staging = Staging(
             teams, graph.copies, self._places, settings.wave_size, known, self._inputs, self.post.send
         )
+        nodes, inputs = ({}, {}) if prediction is None else (prediction.nodes, inputs_of(prediction))
+        apart = [Team.alone(nodes, number) for number in range(settings.workers)]
+        places = settings.places(settings.workers)
+        self.predicting = Staging(apart, {}, places, settings.wave_size, Known(), inputs, self.post.send, predicts=True)
+        """Of instances of the prediction graph, all of which each worker has."""
 
     def _prepare(self) -> Planner | None:
         """Rehearse for the first replica that has a worker to itself; the others take that over. (Where a team has
@@ -169,7 +180,7 @@ class Workers:
             places=self._places,
             instances=self._known.instances,
             inputs=self._inputs,
-            kinds=[kind for kind in KINDS if self._events.wants(kind)],
+            wanted=self._events,
             pulse=memoryview(pulse),  # type: ignore[arg-type]
             parent=os.getppid(),
             clock=self.clock,
@@ -177,6 +188,7 @@ class Workers:
             wave_size=settings.wave_size,
             seed=settings.seed,
             precision=settings.precision,
+            prediction=self.prediction,
         )
         host.rehearse(self._rehearsed, self._prepared)
         self._on_worker(host)
@@ -196,13 +208,17 @@ class Workers:
             self.mesh.close()
 
 
-def _share(graph: Graph) -> None:
+def _share(graph: Graph, prediction: Graph | None) -> None:
+    predicting = [] if prediction is None else [node.updater for node in prediction.parameterised().values()]
+    others = [p for updater in predicting for p in updater.parameters]
     tables = [group.table for group in graph.replicas.values() if group.table is not None]
-    shared = iter(share(graph, [tensor for table in tables for tensor in table.tensors()]))
+    shared = iter(share(graph, [tensor for table in tables for tensor in table.tensors()], others))
     for table in tables:
         table.move([next(shared) for _ in table.tensors()])
     for node in graph.parameterised().values():
         node.updater.leave()
+    for updater in predicting:
+        updater.rebind(no_sums)
 
 
 def _mesh(settings: WorkerSettings) -> Mesh:

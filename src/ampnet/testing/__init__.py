@@ -2,6 +2,7 @@
 
 * `assert_transform`, `assert_gradients`: gradient oracles, plain autograd against the message path.
 * `assert_compiled`: a model as it is compiled against the same model as it runs eagerly.
+* `assert_predicts`: what `Runtime.predict` gives against what the model returns when it runs eagerly.
 * `Scripted`: a schedule that serves nodes in the order you write down.
 * `assert_at_rest`: nothing is left in any queue or cache, by name.
 * `assert_kept` (from `ampnet.events`): the promises that can be read off an event log.
@@ -12,6 +13,7 @@
 from ampnet.testing.language import assert_compiled, assert_judged, compiled_gradients, model_gradients
 from ampnet.testing.leaks import assert_at_rest
 from ampnet.testing.oracle import assert_close, assert_gradients, assert_transform, graph_gradients
+from ampnet.testing.predicted import assert_predicts
 from ampnet.testing.schedules import Scripted, TickClock
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "assert_compiled",
     "assert_gradients",
     "assert_judged",
+    "assert_predicts",
     "assert_transform",
     "compiled_gradients",
     "graph_gradients",

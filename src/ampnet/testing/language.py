@@ -19,6 +19,8 @@ from torch import Tensor
 
 from ampnet.instance import Stream
 from ampnet.lang import Compiled, Model, compile
+from ampnet.lang.arguments import arguments_of
+from ampnet.lang.eager import Judged
 from ampnet.runtime.inline import Inline
 from ampnet.testing.leaks import assert_at_rest
 from ampnet.testing.oracle import TOLERANCE, assert_close, graph_gradients
@@ -36,7 +38,7 @@ _OF_MESSAGES = ("max_batch", "enough_rows")
 
 def assert_compiled(
     model: Model,
-    instances: Sequence[Sequence[Any]],
+    instances: Sequence[Any],
     *,
     graph: Compiled | None = None,
     tolerance: float = TOLERANCE,
@@ -44,14 +46,14 @@ def assert_compiled(
 ) -> Compiled:
     """The compiled model must give the gradients, losses and predictions of the eager one. Returns the graph.
 
-    ``instances`` holds the arguments of ``forward``, one tuple an instance. ``graph`` is the compiled model; without
-    it, the model is compiled by its first instance. The model and its data should be in float64. ``settings`` are those
-    of `Inline`; the head of this file lists in which other ways the graph is run. With ``waves=False`` there are only
-    messages. Checks that nothing is left behind, in training and in inference.
+    ``instances`` holds the arguments of ``forward``, a tuple or a dict for each instance. ``graph`` is the compiled
+    model; without it, the model is compiled by its first instance. The model and its data should be in float64.
+    ``settings`` are those of `Inline`; the head of this file lists in which other ways the graph is run. With
+    ``waves=False`` there are only messages. Checks that nothing is left behind, in training and in inference.
 
     Raises `AssertionError` naming what differs and in which way it was run, or why instances were not played in waves.
     """
-    graph = compile(model, *instances[0]) if graph is None else graph
+    graph = compile(model, *arguments_of(instances[0])) if graph is None else graph
     want = model_gradients(model, instances)
     for way in ways(settings):
         try:
@@ -86,20 +88,20 @@ def assert_played(runtime: Inline, instances: int) -> None:
         raise AssertionError(f"{stats.instances} instances were played in waves, of {instances}")
 
 
-def model_gradients(model: Model, instances: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
+def model_gradients(model: Model, instances: Sequence[Any]) -> dict[str, Tensor]:
     """Autograd's gradients of the sum of all losses of all instances, by the model's own names. Runs eagerly.
 
     Frozen parameters are left out.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    total = torch.stack([model.loss(*arguments) for arguments in instances]).sum()
+    total = torch.stack([model.loss(*arguments_of(sample)) for sample in instances]).sum()
     if not total.requires_grad:  # no edge in any of the graphs, say
         return {name: torch.zeros_like(p) for name, p in named.items()}
     grads = torch.autograd.grad(total, list(named.values()), allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), grads, strict=True)}
 
 
-def compiled_gradients(graph: Compiled, instances: Sequence[Sequence[Any]], **settings: Any) -> dict[str, Tensor]:
+def compiled_gradients(graph: Compiled, instances: Sequence[Any], **settings: Any) -> dict[str, Tensor]:
     """The graph's gradients of all instances, by the model's own names. Zeros for what no loss depends on.
 
     Updates are frozen, and the sums are left at zero. Frozen parameters are left out. Checks that nothing is left
@@ -127,7 +129,7 @@ def by_model_names(graph: Compiled, found: Mapping[str, Tensor]) -> dict[str, Te
 def assert_judged(
     graph: Compiled,
     model: Model,
-    instances: Sequence[Sequence[Any]],
+    instances: Sequence[Any],
     *,
     tolerance: float = TOLERANCE,
     **settings: Any,
@@ -137,22 +139,32 @@ def assert_judged(
     Unless ``waves=False``, all instances must have been played in waves.
     """
     with Inline(graph, update=None, **settings) as runtime:
-        streams = [Stream([graph.instance(*arguments)], False, f"{i}", True) for i, arguments in enumerate(instances)]
+        made = graph.instances(instances)
+        streams = [Stream([instance], False, f"{i}", True) for i, instance in enumerate(made)]
         stats = {int(s.name): s for s in runtime.run(streams)}
         assert_at_rest(runtime)
         if settings.get("waves", True):
             assert_played(runtime, len(instances))
-    for i, arguments in enumerate(instances):
+    for i, sample in enumerate(instances):
         with torch.no_grad():
-            judged = model.judge(*arguments)
+            judged = model.judge(*arguments_of(sample))
         found = [rows for _, _, rows in stats[i].predictions[0]]
         if len(found) != len(judged):
             raise AssertionError(f"instance {i}: {len(found)} losses compiled, {len(judged)} eagerly")
-        want = torch.stack([j.value for j in judged]).mean()
-        got = torch.tensor(stats[i].loss, dtype=want.dtype)
-        assert_close({f"mean loss of instance {i}": got}, {f"mean loss of instance {i}": want}, tolerance)
+        want = {name: torch.stack([j.value for j in judged if j.name == name]).mean() for name in _names(judged)}
+        got = {name: torch.tensor(value, dtype=torch.float64) for name, value in stats[i].losses.items()}
+        assert_close(_of(i, got), _of(i, want), tolerance)
         for j in judged:
             _take_nearest(found, j.prediction, f"instance {i}, loss '{j.name}'", tolerance)
+
+
+def _names(judged: Sequence[Judged]) -> list[str]:
+    """The names of losses, each once."""
+    return list(dict.fromkeys(one.name for one in judged))
+
+
+def _of(instance: int, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"mean of loss '{name}', instance {instance}": value for name, value in means.items()}
 
 
 def _take_nearest(found: list[Tensor], prediction: Tensor, what: str, tolerance: float) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Holds(Protocol):
-    """Anything that can say what it holds: a runtime, a worker, a graph."""
+    """Anything with a ``held()`` method: a runtime, a worker, a graph."""
 
     def held(self) -> dict[str, int]: ...
 

@@ -87,7 +87,7 @@ class Parted:
         self._ways.setdefault((sender, to), deque()).append(given)
 
     def run(self, waves: Sequence[Sequence[Instance]], train: bool = True, in_flight: int | None = None) -> None:
-        """Play waves of these instances, so many of them in flight together (None: all)."""
+        """Play waves of these instances, with this many in flight (None: all)."""
         left = deque(waves)
         most = len(waves) if in_flight is None else in_flight
         began, before = self._waves, len(self.over)
@@ -137,12 +137,12 @@ class Parted:
         }
 
     def flush(self) -> None:
-        """A training stream is over: nodes apply what is left over."""
+        """End a training stream: nodes apply leftover gradients."""
         for player in self.players.values():
             player.updates.flush()
 
     def held(self) -> dict[str, int]:
-        """What is left anywhere."""
+        """Everything that is left in a queue or cache."""
         left = {f"{p.name}: {what}": n for p in self.players.values() for what, n in p.held().items()}
         under_way = sum(map(len, self._ways.values()))
         return left | ({"slices under way": under_way} if under_way else {})

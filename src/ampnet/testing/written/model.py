@@ -54,12 +54,13 @@ class WrittenModel(Layers):
         pick: Tensor,
         target: Tensor,
         label: Tensor,
-    ) -> None:
+    ) -> Any:
         at = {"x": x, "tokens": tokens, "words": words, "bonds": bonds, "tree": tree, "bush": bush, "pick": pick}
         around = Around(at, x, x, word, rare, target, label, (kind, steps))
         # A Linear in front of everything: its gradient tells whether the row's own gradient came back right.
         h = self.run(self.program, self.linear(x), around)
         loss(h, target, "squared_error")
+        return h, self.other(h)
 
     def run(self, program: Program, h: Any, around: Around) -> Any:
         """Apply the blocks of a program to a row."""
@@ -236,8 +237,8 @@ class WrittenModel(Layers):
         made = fold_tree(
             around.at["bush"],
             at_leaf,
-            lambda children, node: self._step(around, "bush", cell, branch)(children, node),
-            reduction=how,
+            lambda children, node: self._step(around, "bush", cell, branch)(reduce(children, how), node),
+            children="family",
         )
         return self._used(*made, cell.out, around, "bush", use)
 

@@ -16,11 +16,22 @@ from ampnet.controller import Progress
 from ampnet.data.list_reduction import generate
 from ampnet.errors import DataError
 from ampnet.events.log import Epoch, EventLog, Pump
-from ampnet.fit import EpochRecord, FitInterrupted, FitResult, fit
+from ampnet.fitting import Callback, EpochRecord, FitInterrupted, FitResult, fit
 from ampnet.instance import Instance, Stream, StreamStats, feed
 from ampnet.models.by_hand import build, instances
 from ampnet.runtime.inline import Inline
 from ampnet.update.policy import Update
+
+
+class On(Callback):
+    """Calls functions."""
+
+    def __init__(
+        self,
+        epoch_end: Callable[[EpochRecord], None] = lambda record: None,
+        turn: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.on_epoch_end, self.on_turn = epoch_end, turn  # type: ignore[method-assign]
 
 
 class Clock:
@@ -93,13 +104,22 @@ def three(epoch: int) -> list[Instance]:
 
 def scripted(values: dict[str, float], *, ahead: bool = False, **settings: object) -> tuple[FitResult, Scripted]:
     runtime = Scripted(values, clock := Clock(), ahead=ahead)
-    given: dict[str, object] = {"train": three, "valid": three, "epochs": 3, "clock": clock, **settings}
+    given: dict[str, object] = {
+        "train": three,
+        "valid": three,
+        "epochs": 3,
+        "metric": "accuracy",
+        "clock": clock,
+        **settings,
+    }
     return fit(runtime, **given), runtime  # type: ignore[arg-type]
 
 
 def test_an_epoch_is_its_training_and_its_validation() -> None:
     heard: list[EpochRecord] = []
-    result, runtime = scripted({"valid 1": 0.5, "valid 2": 0.75, "valid 3": 0.625}, on_epoch=heard.append)
+    result, runtime = scripted(
+        {"valid 1": 0.5, "valid 2": 0.75, "valid 3": 0.625}, callbacks=[On(epoch_end=heard.append)]
+    )
     assert runtime.streams == ["train 1", "valid 1", "train 2", "valid 2", "train 3", "valid 3"]
     assert [r.epoch for r in heard] == [1, 2, 3]
     assert result.history == tuple(heard)
@@ -178,7 +198,7 @@ def test_an_interrupt_carries_the_result_so_far() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(FitInterrupted) as caught:
-        scripted({"valid 1": 0.75, "valid 2": 0.5}, on_epoch=interrupt)
+        scripted({"valid 1": 0.75, "valid 2": 0.5}, callbacks=[On(epoch_end=interrupt)])
     assert isinstance(caught.value, KeyboardInterrupt)
     assert (caught.value.result.epochs, caught.value.result.value) == (2, 0.75)
 
@@ -228,7 +248,7 @@ def test_the_next_stream_begins_while_the_last_one_drains(barrier: bool) -> None
 
 def test_a_target_reached_leaves_nothing_in_flight() -> None:
     runtime = inline()
-    result = fit(runtime, train=data, valid=data, epochs=5, target=1e-9)
+    result = fit(runtime, train=data, valid=data, epochs=5, metric="accuracy", target=1e-9)
     assert (result.reached, result.epochs, result.epoch) == (True, 1, 1)
     assert runtime.held() == {}
 
@@ -238,7 +258,7 @@ def test_a_target_reached_when_several_epochs_are_in_flight(validates: bool) -> 
     """Once, with data sets smaller than ``max_active_keys``, two streams ended at one retirement; the first one's end
     stopped the run, which ended the second, which was then ended again."""
     runtime = inline(max_active_keys=64)
-    result = fit(runtime, train=data, valid=data if validates else None, epochs=5, target=1e-9)
+    result = fit(runtime, train=data, valid=data if validates else None, epochs=5, metric="accuracy", target=1e-9)
     assert (result.reached, result.epochs) == (True, result.epoch)
 
 
@@ -249,7 +269,7 @@ def test_an_epoch_cut_short_by_another_is_in_no_record() -> None:
         if progress.stream == "train 2":
             runtime.stop()
 
-    result = fit(runtime, train=data, valid=data, epochs=5, on_turn=turn)
+    result = fit(runtime, train=data, valid=data, epochs=5, callbacks=[On(turn=turn)])
     assert [r.epoch for r in result.history] == [1]
     assert not result.reached
 
@@ -271,6 +291,6 @@ def test_a_loader_that_fails_is_named_with_its_epoch() -> None:
 
 def test_progress_is_passed_on() -> None:
     heard: list[Progress] = []
-    fit(eager(), train=data, valid=data, epochs=2, on_turn=heard.append)
+    fit(eager(), train=data, valid=data, epochs=2, callbacks=[On(turn=heard.append)])
     assert {p.stream for p in heard} >= {"train 1", "train 2"}
     assert all(p.in_flight <= 4 for p in heard)

@@ -1,0 +1,29 @@
+"""Fit: the training loop, and what can be called while it runs.
+
+    best = BestWeights("accuracy")
+    result = ampnet.fit(runtime, train=samples, valid=others, epochs=20, callbacks=[best, CSVLogger("run.csv")])
+
+`ampnet.fitting.loop` is the loop itself; every callback has a file of its own.
+"""
+
+from ampnet.fitting.callback import Callback, Run
+from ampnet.fitting.loggers import CSVLogger, TensorBoardLogger
+from ampnet.fitting.loop import fit
+from ampnet.fitting.rates import LearningRate
+from ampnet.fitting.records import EpochRecord, FitInterrupted, FitResult
+from ampnet.fitting.stopping import EarlyStopping
+from ampnet.fitting.weights import BestWeights
+
+__all__ = [
+    "BestWeights",
+    "CSVLogger",
+    "Callback",
+    "EarlyStopping",
+    "EpochRecord",
+    "FitInterrupted",
+    "FitResult",
+    "LearningRate",
+    "Run",
+    "TensorBoardLogger",
+    "fit",
+]

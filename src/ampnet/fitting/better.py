@@ -1,0 +1,44 @@
+"""Better: when one epoch is better than another, by a metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isnan, nan
+from typing import Literal
+
+from ampnet.fitting.records import EpochRecord
+from ampnet.tally import is_loss
+
+Mode = Literal["min", "max"]
+
+
+@dataclass(slots=True)
+class Best:
+    """The best value of a metric so far."""
+
+    metric: str
+    """As `EpochRecord.value` takes it."""
+    mode: Mode | None = None
+    """Whether lower or higher is better; None: lower for losses and errors, higher for all others."""
+    min_delta: float = 0.0
+    """By how much a value has to be better to count."""
+    value: float = field(default=nan, init=False)
+    epoch: int = field(default=0, init=False)
+    """The epoch of it; 0 before the first."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max", None):
+            raise ValueError(f"mode must be 'min' or 'max', got {self.mode!r}")
+        if self.min_delta < 0:
+            raise ValueError(f"min_delta must be 0 or more, got {self.min_delta}")
+        name = self.metric.removeprefix("train_").removeprefix("valid_")
+        self.mode = self.mode or ("min" if is_loss(name) or name.endswith("error") else "max")
+
+    def improves(self, record: EpochRecord) -> bool:
+        """Whether an epoch is better than all before it; it is the best from then on. NaN is never better."""
+        value = record.value(self.metric)
+        sign = 1 if self.mode == "max" else -1
+        better = not isnan(value) and (isnan(self.value) or sign * (value - self.value) > self.min_delta)
+        if better:
+            self.value, self.epoch = value, record.epoch
+        return better

@@ -1,0 +1,72 @@
+"""Learning rates from the loop: any of torch's schedulers drives the optimizers of all nodes.
+
+    every node                    its own optimizer, perhaps in another process
+    proxy (in this process)       a torch optimizer without work to do: a parameter group for each node, with its rate
+    scheduler of the proxy        steps after each epoch; what it writes into the groups is sent to the nodes
+
+So a scheduler need not know how many optimizers there are, nor where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from ampnet.fitting.callback import Callback, Run
+from ampnet.fitting.records import EpochRecord
+
+
+class LearningRate(Callback):
+    """Steps a scheduler of `torch.optim.lr_scheduler` at the end of each epoch, for all nodes.
+
+        LearningRate(partial(CosineAnnealingLR, T_max=20))
+        LearningRate(partial(ReduceLROnPlateau, patience=2), metric="accuracy", mode="max")
+
+    ``make`` is given an optimizer with a parameter group for each node, whose ``"name"`` is the node's; a
+    `ReduceLROnPlateau` is told the epoch's ``metric``. Updates use the new rates as soon as the node hears of them.
+    Nodes whose `Update` has a ``schedule`` of its own are left alone.
+    """
+
+    def __init__(self, make: Callable[[Optimizer], LRScheduler], *, metric: str = "loss") -> None:
+        self._make, self.metric = make, metric
+        self.scheduler: LRScheduler | None = None
+        """The scheduler, once `fit` has begun; one that is used in a second `fit` goes on where it was."""
+        self._proxy: Optimizer | None = None
+
+    def on_begin(self, run: Run) -> None:
+        self._runtime = run.runtime
+        if self.scheduler is None:
+            nodes = run.runtime.graph.parameterised().items()
+            own = {run.runtime.graph.called(name) for name, node in nodes if _scheduled(node)}
+            rates = {name: rate for name, rate in run.runtime.learning_rates.items() if name not in own}
+            if not rates:
+                raise ValueError("no node has a learning rate that could be set: all are frozen, or have a schedule")
+            groups = [{"params": [torch.zeros(1)], "lr": rate, "name": name} for name, rate in rates.items()]
+            self._proxy = SGD(groups, lr=0.0)
+            self.scheduler = self._make(self._proxy)
+        self._send()
+
+    def on_epoch_end(self, record: EpochRecord) -> None:
+        assert self._proxy is not None
+        self._proxy.step()  # has nothing to do; schedulers want it to come before their own step
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(record.value(self.metric))
+        elif self.scheduler is not None:
+            self.scheduler.step()
+        self._send()
+
+    def _send(self) -> None:
+        assert self._proxy is not None
+        wanted = {group["name"]: float(group["lr"]) for group in self._proxy.param_groups}
+        now = self._runtime.learning_rates
+        changed = {name: rate for name, rate in wanted.items() if now.get(name) != rate}
+        if changed:
+            self._runtime.set_learning_rates(changed)
+
+
+def _scheduled(node: Any) -> bool:
+    return node.updater.policy is not None and node.updater.policy.schedule is not None
