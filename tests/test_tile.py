@@ -308,7 +308,7 @@ def test_tiles_land_on_different_workers() -> None:
 
 def test_wrong_wishes_name_what_there_is() -> None:
     graph = chain()
-    with pytest.raises(GraphError, match=r"no node is called 'fd'.*the Linears first, fc"):
+    with pytest.raises(GraphError, match=r"no node is called 'fd'.*; there are: first, fc"):
         tile(graph, "fd", 2)
     with pytest.raises(GraphError, match=r"'loss' is a Loss.*only a Linear"):
         tile(graph, "loss", 2)

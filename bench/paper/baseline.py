@@ -56,7 +56,7 @@ from ampnet.experiments.list_reduction import Lists
 from ampnet.experiments.running import policies
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Workload, measured, ordered
-from ampnet.fit import EpochRecord, FitResult
+from ampnet.fitting import EpochRecord, FitResult
 from ampnet.lang import Compiled, Seq
 from ampnet.runtime.stats import RunStats
 from ampnet.update.policy import MakeOptimizer
@@ -345,7 +345,7 @@ class Run:
         return self.sign * self._value(self.history[-1]) >= self.sign * target
 
     def result(self) -> FitResult:
-        """As `ampnet.fit.fit` gives it. Seconds are those of the watch."""
+        """As `ampnet.fit` gives it. Seconds are those of the watch."""
         known = [record for record in self.history if not isnan(self._value(record))]
         best = max(known, key=lambda record: self.sign * self._value(record), default=None)
         told = self.history[-1] if self.reached else best

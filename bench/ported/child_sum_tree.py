@@ -2,7 +2,7 @@
 
     i, o, u = W x + U (sum of the children's h)       c = i u + sum of f_k c_k       f_k = sigmoid(F h_k)
 
-`fold_tree` with a reduction hands a branch the sum of what its children return, so a child returns ``f_k c_k``, gated
+A branch takes the sum of what its children return, so a child returns ``f_k c_k``, gated
 already, beside its h. The forget gate therefore depends on the child alone, not on the parent's word. At the root it is
 computed and not used.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet import Model, Tree
-from ampnet.lang import each, fold_tree, loss
+from ampnet.lang import each, fold_tree, loss, reduce
 from bench.batch import Batch
 from bench.peers.peer import Collated, Peer
 from bench.ported.entry import Ported
@@ -64,12 +64,12 @@ class ChildSumTree(Model):
     def leaf(self, node: Any) -> tuple[Tensor, Tensor]:
         return self.cell(self.input(self.embedding(node.word)), None)
 
-    def branch(self, children: tuple[Tensor, Tensor], node: Any) -> tuple[Tensor, Tensor]:
-        h, kept = children
+    def branch(self, children: Any, node: Any) -> tuple[Tensor, Tensor]:
+        h, kept = reduce(children, "sum")
         return self.cell(self.input(self.embedding(node.word)) + self.hidden(h), kept)
 
     def forward(self, tree: Tree) -> None:
-        (h, _), _ = fold_tree(tree, self.leaf, self.branch, reduction="sum")
+        (h, _), _ = fold_tree(tree, self.leaf, self.branch, children="family")
         each(lambda h, label: loss(self.classify(h), label), h, tree.label)
 
 

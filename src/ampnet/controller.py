@@ -32,7 +32,7 @@ from ampnet.message import Messages
 from ampnet.nodes.node import Report
 from ampnet.numbers import Numbers
 from ampnet.reuse import BufferWatch
-from ampnet.state import Column
+from ampnet.state import Column, Ints
 from ampnet.structure import Structure
 from ampnet.tally import Tally, part_of
 
@@ -54,7 +54,7 @@ class _Open:
     records: int = 0
     began: float | None = None
     """When its first instance was pumped."""
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally = field(kw_only=True)
     cut: bool = False
     """Whether data was left when the run was stopped."""
     numbers: list[int] = field(default_factory=list)
@@ -111,6 +111,7 @@ class Controller:
         stage: Callable[[Mapping[int, Instance], Stream], Sequence[int]] = lambda instances, stream: (),
         read: Callable[[Iterator[Instance]], Instance] = next,
         moduli: Iterable[int] = (),
+        losses: Mapping[str, str] | None = None,
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -118,7 +119,7 @@ class Controller:
         posted message by message; ``post`` also gets whether a batch is the last of its instances.
 
         ``read`` takes the next instance from an iterator. ``moduli``: numbers of replicas that are to have equally many
-        instances in flight (see `Numbers`).
+        instances in flight (see `Numbers`). ``losses``: the name in statistics of each loss, by that in reports.
         """
         if max_active_keys < 1:
             raise ValueError(f"max_active_keys must be 1 or more, got {max_active_keys}")
@@ -131,7 +132,7 @@ class Controller:
         self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
         self.teams = 1
         """Instance i is for team i modulo this; no batch is for two teams."""
-        self._numbers = Numbers(moduli)
+        self._numbers, self._losses = Numbers(moduli), dict(losses or {})
         self.skips = False
         """Whether losses leave out what is not finite; set by the runtime."""
         self.holding = False
@@ -150,6 +151,8 @@ class Controller:
         """The number, in this run, of the stream whose instances are staged or posted now."""
         self.finished: list[StreamStats] = []
         self.on_end: Callable[[StreamStats], None] = lambda stats: None
+        self.collect: Callable[[Report, Ints], None] | None = None
+        """Of a graph that predicts: takes the results, with the positions of their instances in the stream."""
 
     def begin(self, streams: Iterable[Stream], *, together: bool, barrier: bool) -> None:
         """Take on streams: one after the other, or ``together``. With ``barrier`` each waits for the one before."""
@@ -198,7 +201,7 @@ class Controller:
         for stream in iter(lambda: next(self._coming, None), None):
             listed = isinstance(stream.instances, list | tuple)
             watch = None if listed else BufferWatch(stream.name)
-            opened = _Open(stream, iter(stream.instances), self._streams, watch)
+            opened = _Open(stream, iter(stream.instances), self._streams, watch, tally=Tally(self._losses))
             self._streams += 1
             self._peek(opened)
             if opened.ahead is None:
@@ -283,7 +286,8 @@ class Controller:
         at = self.clock()  # whoever takes them may begin at once
         staged = self._stage(batch, opened.stream)
         for (number, instance), workers in zip(batch.items(), staged or repeat(0), strict=False):
-            due = 0 if staged and train else self._due(instance, train)
+            # In a wave, whoever has played an instance has reported its results before.
+            due = 0 if staged and (train or self.collect is not None) else self._due(instance, train)
             self._in_flight[number] = _InFlight(opened, positions[number], instance.records, due, workers)
         if not staged:
             self._post_all(opened, batch)
@@ -382,6 +386,9 @@ class Controller:
 
     def report(self, report: Report) -> None:
         """A loss has judged messages. They may be of two streams (no barrier)."""
+        if self.collect is not None:
+            self._collect(self.collect, report)
+            return
         numbers = report.states.column("instance").tolist()
         by_stream: dict[int, tuple[_Open, list[int]]] = {}
         found: Counter[int] = Counter()
@@ -404,6 +411,15 @@ class Controller:
                     opened.warned = True
                     self._warn(opened, part)
                 self._settle(part.states.column("instance"))
+
+    def _collect(self, collect: Callable[[Report, Ints], None], report: Report) -> None:
+        """A Result reports rows."""
+        numbers = report.states.column("instance")
+        found, inverse = np.unique(numbers, return_inverse=True)
+        waiting = [self._in_flight[number] for number in found.tolist()]
+        collect(report, np.array([one.position for one in waiting])[inverse])
+        if waiting[0].due:
+            self._settle(numbers)
 
     @staticmethod
     def _warn(opened: _Open, report: Report) -> None:
@@ -489,6 +505,7 @@ class Controller:
             opened.tally.skipped,
             not opened.cut,
             opened.tally.predictions,
+            opened.tally.losses,
         )
         if self._announce.wants(Epoch):
             self._announce(Epoch(self.clock(), stats.name, stats.train, stats.loss, stats.metrics))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ampnet.errors import GraphError
 from ampnet.loops import back_edges, in_order
 from ampnet.nodes.node import Node
 from ampnet.nodes.transform import Parameterised
@@ -177,6 +178,16 @@ class Graph:
         for group in self.replicas.values():
             group.follow([self.parameterised()[name].updater for name in group.members])
 
+    @property
+    def prediction(self) -> Graph:
+        """The graph of what the model returns, for `Runtime.predict`. Only graphs of compiled models have one."""
+        raise GraphError(
+            [
+                f"'{self.name}' was wired by hand, so there is no forward whose results could be predicted. Remedy: "
+                f"compile a Model, or infer(..., keep_predictions=True), which gives what comes to the losses"
+            ]
+        )
+
     def order(self) -> list[str]:
         """Node names in topological order, loops cut where they close."""
         wiring, _ = self.resolve()
@@ -229,6 +240,24 @@ class Graph:
             for cache, count in node.held().items()
             if count
         }
+
+    def read(self, source: Any) -> Iterable[Any]:
+        """What a runtime was given to pump, as instances; a compiled graph makes them from samples of a data set."""
+        return source  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        weights = sum(p.numel() for p in self.module().parameters())
+        copies = f", {len(self.copies)} of them copies" if self.copies else ""
+        return (
+            f"{type(self).__name__}({self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes{copies}, "
+            f"{weights:,} weights)"
+        )
+
+    def _repr_svg_(self) -> str:
+        """The picture, in a notebook."""
+        from ampnet.draw import svg
+
+        return svg(self)
 
     def mermaid(self) -> str:
         """The graph as Mermaid text."""

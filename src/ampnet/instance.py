@@ -88,7 +88,7 @@ def feed(
     return Feed(payload, ("instance", *fields), columns, starts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Instance:
     """One instance: feeds by input name, and its structure."""
 
@@ -105,6 +105,11 @@ class Instance:
             raise DataError("an instance without a single message (an empty sequence?) cannot be pumped")
         if self.results is not None and self.results < 1:
             raise DataError(f"an instance must have at least one result, got results={self.results}")
+
+    def __repr__(self) -> str:
+        told = [f"{len(given)} × {name}" + " (none)" * (given.payload is None) for name, given in self.feeds.items()]
+        told += [f"{self.records} examples"] * (self.records != 1)
+        return f"Instance({', '.join(told)})"
 
     def digest(self) -> bytes:
         """Equal for instances of equal states and structure, whatever their payloads."""
@@ -152,7 +157,7 @@ class Stream:
     """Collect what Loss nodes report in inference, per instance, in `StreamStats.predictions`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StreamStats:
     """What came of a stream, once its last instance has retired."""
 
@@ -165,9 +170,9 @@ class StreamStats:
     records: int
     """Examples in them."""
     loss: float
-    """Mean loss over all rows that reached a Loss."""
+    """Mean loss over all rows that reached a Loss; of losses of several names, the sum of their means."""
     metrics: dict[str, float]
-    """Mean of each metric over all rows that reached a Loss."""
+    """Each metric over all rows that reached its Loss. With losses of several names, "mood.accuracy", "mood.loss"."""
     seconds: float
     """From its first pump to its last retirement."""
     skipped: int
@@ -177,10 +182,18 @@ class StreamStats:
     """False where the run was stopped before all its instances were pumped."""
     predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
     """By position in the stream: (Loss node, state, prediction rows) of each result."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """The mean of each loss by its name, over the rows that reached it."""
 
     @property
     def records_per_second(self) -> float:
         return self.records / self.seconds if self.seconds > 0 else float("nan")
+
+    def __repr__(self) -> str:
+        values = [f"loss {self.loss:.4g}", *(f"{name} {value:.4g}" for name, value in self.metrics.items())]
+        count = f"{self.instances:,} instances" + (f" of {self.records:,} examples" * (self.records != self.instances))
+        notes = [f"{self.skipped:,} skipped"] * bool(self.skipped) + ["stopped early"] * (not self.complete)
+        return f"StreamStats({self.name}: {', '.join([count, *values, f'{self.seconds:.2f} s', *notes])})"
 
 
 def merge_feeds(numbers: list[int], feeds: list[Feed], train: bool) -> list[Messages]:

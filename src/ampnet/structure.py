@@ -154,6 +154,10 @@ class View:
         self._shelf, self._instances = shelf, instances
         self._slots: Ints | None = None
 
+    def at(self, states: States) -> View:
+        """The structure of the instances of other states."""
+        return View(self._shelf, states.column("instance"))
+
     def _slot(self, name: str) -> Ints:
         if self._slots is None:
             self._slots = self._shelf._find(self._instances)

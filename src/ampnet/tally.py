@@ -1,7 +1,11 @@
 """Tally: what the reports of losses add up to, for one stream.
 
-The mean loss and each metric are over the rows that had one: a stream may have several losses with different metrics,
-and in inference messages without a label, which have no loss.
+Losses are kept apart by name; a mean is over the rows that reached the losses of one name.
+
+    one name           loss                                  accuracy, f1
+    several            loss = the sum of the losses' means   mood.loss, mood.accuracy, size.loss, size.absolute_error
+
+In inference, messages without a label have no loss, and are in no mean.
 """
 
 from __future__ import annotations
@@ -14,51 +18,94 @@ import torch
 from torch import Tensor
 
 from ampnet.message import take_rows
+from ampnet.nodes.metrics import PER
 from ampnet.nodes.node import Report
 from ampnet.state import Column
+
+
+@dataclass(slots=True, eq=False)
+class _Sums:
+    """Of the losses of one name."""
+
+    loss: float = 0.0
+    rows: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    metric_rows: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, total: float, rows: int) -> None:
+        self.metrics[name] = self.metrics.get(name, 0.0) + total
+        self.metric_rows[name] = self.metric_rows.get(name, 0) + rows
+
+    def means(self) -> dict[str, float]:
+        """The metrics: means over rows, or ratios of sums."""
+        return {
+            name: _mean(total, self.metrics.get(name + PER, self.metric_rows[name]))
+            for name, total in self.metrics.items()
+            if not name.endswith(PER)
+        }
 
 
 @dataclass(slots=True, eq=False)
 class Tally:
     """Sums over the reports of a stream so far."""
 
-    loss_sum: float = 0.0
-    loss_rows: int = 0
-    metric_sums: dict[str, float] = field(default_factory=dict)
-    metric_rows: dict[str, int] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The name of the loss, by that of the node that reports; a node that is not here is a loss of its own name."""
     skipped: int = 0
     """Messages whose loss was not finite and whose gradient was left out."""
     predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
     """By position in the stream, where they are kept: (Loss node, state, prediction rows) of each result."""
+    _sums: dict[str, _Sums] = field(default_factory=dict)
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The mean of each loss, by name, in the order of the graph."""
+        order = dict.fromkeys([*self.names.values(), *self._sums])
+        return {name: _mean(of.loss, of.rows) for name in order if (of := self._sums.get(name)) is not None}
 
     @property
     def loss(self) -> float:
-        return _mean(self.loss_sum, self.loss_rows)
+        """The sum of the losses' means."""
+        means = [_mean(of.loss, of.rows) for of in self._sums.values() if of.rows]
+        return sum(means) if means else float("nan")
 
     @property
     def metrics(self) -> dict[str, float]:
-        return {name: _mean(total, self.metric_rows[name]) for name, total in self.metric_sums.items()}
+        """The metrics by name; where there are losses of several names, with the loss's name before a dot."""
+        order = dict.fromkeys([*self.names.values(), *self._sums])
+        if len(order) == 1:
+            return {name: value for of in self._sums.values() for name, value in of.means().items()}
+        out: dict[str, float] = {}
+        for loss in order:
+            if (of := self._sums.get(loss)) is not None:
+                means = {"loss": _mean(of.loss, of.rows), **of.means()}
+                out |= {f"{loss}.{name}": value for name, value in means.items()}
+        return out
 
     def add(self, report: Report) -> None:
         """Add a report, all of it about messages of this stream."""
-        if len(report.rows) == 1 and report.labelled and not len(report.skipped):
+        if not report.labelled:
+            self.skipped += len(report.skipped)
+            return
+        name = self.names.get(report.node, report.node)
+        sums = self._sums.get(name)
+        if sums is None:
+            sums = self._sums[name] = _Sums()
+        if len(report.rows) == 1 and not len(report.skipped):
             count = int(report.rows[0])
-            self.loss_sum += float(report.loss) * count
-            self.loss_rows += count
-            for name, values in report.metrics.items():
-                self.metric_sums[name] = self.metric_sums.get(name, 0.0) + float(values)
-                self.metric_rows[name] = self.metric_rows.get(name, 0) + count
+            sums.loss += float(report.loss) * count
+            sums.rows += count
+            for metric, values in report.metrics.items():
+                sums.add(metric, float(values), count)
             return
         where = np.setdiff1d(np.arange(len(report.states)), report.skipped) if len(report.skipped) else slice(None)
         self.skipped += len(report.skipped)
         rows = report.rows[where]
         count = int(rows.sum())
-        if report.labelled:
-            self.loss_sum += float(_numbers(report.loss)[where] @ rows)
-            self.loss_rows += count
-        for name, values in report.metrics.items():
-            self.metric_sums[name] = self.metric_sums.get(name, 0.0) + float(_numbers(values)[where].sum())
-            self.metric_rows[name] = self.metric_rows.get(name, 0) + count
+        sums.loss += float(_numbers(report.loss)[where] @ rows)
+        sums.rows += count
+        for metric, values in report.metrics.items():
+            sums.add(metric, float(_numbers(values)[where].sum()), count)
 
     def keep(self, report: Report, positions: Mapping[int, int]) -> None:
         """Keep the predictions of a report; ``positions`` leads from instance numbers to places in the stream."""
@@ -87,8 +134,18 @@ def part_of(report: Report, where: Column) -> Report:
     )
 
 
-def _mean(total: float, rows: int) -> float:
-    return total / rows if rows else float("nan")
+def is_loss(name: str) -> bool:
+    """Whether a name among metrics is that of a loss: "loss", "mood.loss"."""
+    return name == "loss" or name.endswith(".loss")
+
+
+def by_loss(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The losses among these metrics, by their names; none where there is one loss."""
+    return {name.removesuffix(".loss"): value for name, value in metrics.items() if name.endswith(".loss")}
+
+
+def _mean(total: float, over: float) -> float:
+    return total / over if over else float("nan")
 
 
 def _numbers(values: Tensor) -> np.ndarray:

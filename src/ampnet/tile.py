@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ampnet.errors import GraphError
+from ampnet.errors import GraphError, nearest
 from ampnet.nodes.bcast import Bcast
 from ampnet.nodes.concat import Concat
 from ampnet.nodes.linear import Linear
@@ -45,6 +45,7 @@ from ampnet.nodes.node import Node
 from ampnet.nodes.program import Program, Ref
 from ampnet.nodes.rows import Rows
 from ampnet.nodes.split import Split
+from ampnet.nodes.tied import Tied
 
 if TYPE_CHECKING:
     from ampnet.graph import Graph
@@ -124,10 +125,14 @@ def _linear(graph: Graph, name: str) -> tuple[Linear, nn.Linear]:
     if name in graph.tiled:
         raise GraphError([f"'{name}' is tiled already, as {', '.join(graph.tiled[name].names)}"])
     linears = [other for other, node in graph.nodes.items() if type(node) is Linear]
-    known = f"there are the Linears {', '.join(linears)}" if linears else "there is no Linear"
+    known = nearest(name, linears) if linears else "there is no Linear"
     node = graph.nodes.get(name)
     if "#" in name or f"{name}#1" in graph.nodes:
         raise GraphError([f"'{name}' is replicated, and replicas cannot be tiled; a Linear is one or the other"])
+    shared = next((n for n, other in graph.nodes.items() if isinstance(other, Tied) and name in other.names), None)
+    if shared is not None:
+        uses = " and ".join(f"'{use}'" for use in graph.nodes[shared].names)  # type: ignore[attr-defined]
+        raise GraphError([f"{uses} are tied: they share a parameter and are one node, '{shared}', which is not tiled"])
     if node is None:
         raise GraphError([f"no node is called '{name}', so it cannot be tiled; {known}"])
     if type(node) is not Linear or not isinstance(node.module, nn.Linear):

@@ -24,6 +24,7 @@ from ampnet.nodes.loop import Loop
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Node, StateFunction
 from ampnet.nodes.phi import Phi
+from ampnet.nodes.result import Result
 from ampnet.nodes.sink import Sink
 from ampnet.nodes.transform import Parameterised
 from ampnet.nodes.ungroup import Ungroup
@@ -83,8 +84,8 @@ def _reach(graph: Graph, wiring: Wiring) -> Iterable[str]:
     for end, targets in after.items():
         for target in targets:
             before[target].append(end)
-    ends = [end for end in after if isinstance(graph.nodes[end.node], Loss | Sink)]
-    has_loss = any(isinstance(node, Loss) for node in graph.nodes.values())
+    ends = [end for end in after if isinstance(graph.nodes[end.node], Loss | Result | Sink)]
+    has_loss = any(isinstance(node, Loss | Result) for node in graph.nodes.values())
     if not has_loss:
         yield "the graph has no Loss: no gradient would ever start, so nothing could come back"
     inputs = [end for source, end in wiring.forward.items() if source.node == CONTROLLER]
@@ -203,8 +204,8 @@ def _check_node(node: Node, arriving: list[Fields | None]) -> Iterable[str]:
     given = [f for f in arriving if f is not None]
     packer = getattr(node, "key", None)
     if isinstance(node, Parameterised):
-        for key, fields in zip(node.keys, arriving, strict=True):
-            yield from _check_fields(key, [] if fields is None else [fields])
+        for port, fields in enumerate(arriving):
+            yield from _check_fields(node.keys[node.leads_to(port)[0]], [] if fields is None else [fields])
     elif isinstance(packer, Packer) and not isinstance(node, Group | Flatmap | Ungroup):
         yield from _check_key(node, packer, given)
     for fields in dict.fromkeys(given):

@@ -826,7 +826,9 @@ def test_rows_of_any_shape_are_reduced_sent_and_chosen() -> None:
         counted = messages(lambda s: s * 2, edges, numbers)
         square = choose(n % 2, [lambda s: s @ s, torch.tanh], reduce(sent, "sum") + reduce(squares, "max"))
         number = reduce(counted, "sum") + reduce(numbers, "logsumexp")
-        _, root = fold_tree(tree, lambda node: torch.outer(node.x, x), lambda s: torch.tanh(s), reduction="sum")
+        _, root = fold_tree(
+            tree, lambda node: torch.outer(node.x, x), lambda s: torch.tanh(reduce(s, "sum")), children="family"
+        )
         return square.sum(0) * number + root[0]
 
     check(body)
@@ -850,7 +852,12 @@ def test_a_tree_of_numbers_and_of_pairs() -> None:
 def test_reductions(how: Any) -> None:
     def body(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
         arrived = messages(lambda v: v * x, edges, each(m.b, seq.x), reduction=how)
-        _, root = fold_tree(tree, lambda node: node.x, lambda c, node: torch.tanh(m.b(c) + node.x), reduction=how)
+        _, root = fold_tree(
+            tree,
+            lambda node: node.x,
+            lambda cs, node: torch.tanh(m.b(reduce(cs, how)) + node.x),
+            children="family",
+        )
         return reduce(each(m.a, arrived), how) + root
 
     check(body)
@@ -866,8 +873,8 @@ def test_trees_whose_nodes_have_any_number_of_children() -> None:
             states, _ = fold_tree(
                 tree,
                 leaf=lambda node: self.b(node.x),
-                branch=lambda children, node: torch.tanh(children + self.b(node.x)),
-                reduction="mean",
+                branch=lambda children, node: torch.tanh(reduce(children, "mean") + self.b(node.x)),
+                children="family",
             )
             each(lambda h: loss(h, y, "squared_error"), states)
 
@@ -931,7 +938,7 @@ def test_losses_of_every_kind() -> None:
     from ampnet import Inline
 
     with Inline(graph) as runtime:
-        assert "far" in runtime.infer(graph.instances(data)).metrics
+        assert "loss.far" in runtime.infer(graph.instances(data)).metrics
 
 
 # -- names

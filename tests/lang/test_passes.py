@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ampnet import Inline
-from ampnet.errors import GraphError, ModelError
+from ampnet.errors import ModelError
 from ampnet.lang import Edges, Model, Seq, Tree, choose, compile, each, fold, loss, reduce, repeat
 from ampnet.models import AdaptiveDepth, Babi15, ListReduction, Mlp, PermutedLayers, Qm9, TreeLstm
 from ampnet.testing import assert_close, assert_compiled, compiled_gradients
@@ -209,12 +208,11 @@ def test_hooks_are_called_whatever_follows_or_chooses_the_layer() -> None:
         assert_compiled(model, chosen(3), max_active_keys=3)
 
 
-def test_layers_of_a_choice_that_share_a_parameter_are_refused() -> None:
+def test_layers_of_a_choice_that_share_a_parameter_are_one_node() -> None:
     model = Chooses().double()
     model.layers[1].weight = model.layers[0].weight  # type: ignore[union-attr]
-    graph = compile(model, *chosen(3)[0])
-    with pytest.raises(GraphError, match="are one parameter in two nodes"):
-        Inline(graph)
+    graph = assert_compiled(model, chosen(3), max_active_keys=3)
+    assert "layers_0_layers_1" in graph.nodes
 
 
 def test_frozen_layers_hand_gradients_on() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from ampnet.lang import compile
-from ampnet.testing import assert_compiled
+from ampnet.testing import assert_compiled, assert_predicts
 from ampnet.testing.strategies import schedules
 from ampnet.testing.written import Block, Program, WrittenModel, example, written_instances, written_programs
 
@@ -73,3 +73,10 @@ def test_a_model_with_many_blocks_nested() -> None:
     ]
     model = WrittenModel(program)
     assert_compiled(model, [example(i) for i in range(3)], max_active_keys=3, schedule="random", seed=1)
+
+
+@settings(max_examples=40)
+@given(program=written_programs(), instances=written_instances())
+def test_random_models_predict_what_they_return(program: Program, instances: list[tuple[Any, ...]]) -> None:
+    model = WrittenModel(program)
+    assert_predicts(model, instances, graph=compile(model, *example()), max_active_keys=3)

@@ -93,7 +93,7 @@ def test_a_trained_model_is_the_mean_and_runs_eagerly() -> None:
     [
         (0, ValueError, "the number of replicas must be 1 or more, got 0"),
         ({"last": 0}, ValueError, "the number of replicas must be 1 or more, got 0"),
-        ({"innner": 2}, GraphError, "replicate names 'innner', but no node is called that; there are inner_up"),
+        ({"innner": 2}, GraphError, "replicate names 'innner', but no node is called that; did you mean 'inner"),
         ({"inner.up": 2, "inner.*": 2}, GraphError, "node 'inner_up#1' is a replica already"),
         (Replicate(2, "widest"), ValueError, "route must be one of"),  # type: ignore[arg-type]
         (Replicate(2, sync="weekly"), ValueError, "sync must be one of"),

@@ -40,6 +40,7 @@ MEANING: dict[str, Callable[..., Tensor]] = {
     "slice": lambda x, start, stop: x[..., start:stop],
     "sum": lambda x, keepdim: x.sum(-1, keepdim=keepdim),
     "mean": lambda x, keepdim: x.mean(-1, keepdim=keepdim),
+    "reshape": lambda x, shape: x.reshape(shape),
     "fill": lambda x, value: value,
     "call": lambda *xs, function: function(*xs),
 }
@@ -154,6 +155,7 @@ CASES: list[Case] = [
     *(("slice", (A,), ((5,),), {"start": a, "stop": b}) for a, b in ((0, 2), (1, 4), (-2, None), (0, None), (2, 2))),
     ("slice", (A,), ((2, 5),), {"start": 1, "stop": 3}),
     *((op, (A,), (s,), {"keepdim": k}) for op in ("sum", "mean") for s in ((3,), (2, 3)) for k in (True, False)),
+    *(("reshape", (A,), (a,), {"shape": b}) for a, b in (((6,), (2, 3)), ((2, 3), (6,)), ((), (1,)), ((2, 1), (2,)))),
     ("fill", (A,), ((3,),), {"value": ROW}),
     ("fill", (A,), ((),), {"value": torch.tensor(2.0, dtype=F64)}),
     ("call", (A,), ((3,),), {"function": lambda x: torch.softmax(x, 0)}),
@@ -338,7 +340,8 @@ def test_inlining_a_program_without_steps_gives_its_input() -> None:
 # Random programs
 
 SHAPES = [(), (1,), (3,), (2, 3), (2, 1)]
-STEPS = ["add", "sub", "mul", "neg", "relu", "tanh", "sigmoid", "square", "cat", "slice", "sum", "mean", "fill", "call"]
+STEPS = ["add", "sub", "mul", "neg", "relu", "tanh", "sigmoid", "square", "cat", "slice", "sum", "mean"]
+STEPS += ["reshape", "fill", "call"]
 
 
 @st.composite
@@ -357,6 +360,7 @@ def programs(draw: st.DrawFn) -> tuple[Program, list[tuple[int, ...]]]:
             "slice": {"start": draw(st.integers(0, 2)), "stop": draw(st.integers(1, 3))},
             "sum": {"keepdim": draw(st.booleans())},
             "mean": {"keepdim": draw(st.booleans())},
+            "reshape": {"shape": draw(st.sampled_from([(-1,), (1, -1), (3, -1)]))},
             "fill": {"value": ROW},
             "call": {"function": lambda a, b: (a * b).sin() + b},
         }

@@ -102,7 +102,7 @@ def test_every_model_on_two_and_three_workers(name: str, n: int, route: Any) -> 
 @pytest.mark.parametrize("n", [2, 3])
 def test_replicas_of_the_whole_model_with_and_without_somebody_who_listens(n: int, listens: bool) -> None:
     """One replica on a worker, or two."""
-    of, log = case("tree-lstm"), EventLog()
+    of, log = case("sentiment"), EventLog()
     graph = of.graph(replicas=n)
     how: dict[str, Any] = {"listeners": [log]} if listens else {}
     affinity = {f"*#{i + 1}": i % 2 for i in range(n)}
@@ -120,7 +120,7 @@ def test_replicas_of_the_whole_model_with_and_without_somebody_who_listens(n: in
 
 
 @pytest.mark.parametrize("schedule", ["backward-first", "random"])
-@pytest.mark.parametrize("name", ["tree-lstm", "qm9"])
+@pytest.mark.parametrize("name", ["sentiment", "qm9"])
 def test_replicas_of_the_whole_model_that_are_parted_themselves(name: str, schedule: str) -> None:
     """Three replicas: two with two workers each, and one on a worker that has a part of another."""
     of, log = case(name), EventLog()

@@ -59,7 +59,7 @@ def test_a_whole_model_in_copies_has_plain_autograds_gradients(name: str) -> Non
 
 def test_the_oracles_of_the_package_know_replicas() -> None:
     """Once, they asked for the names of copies in the model, and left the sums of copies as they were."""
-    of = case("tree-lstm")
+    of = case("sentiment")
     graph = of.graph(replicas=3)
     assert_compiled(of.model, of.data, graph=graph, max_active_keys=3)
     assert not any(float(total.abs().sum()) for node in graph.parameterised().values() for total in node.updater.sums)
@@ -457,7 +457,7 @@ def test_updates_by_the_name_of_all_by_a_replicas_own_and_by_pattern() -> None:
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ("linear9", "replicate names 'linear9', but no node is called that; there are linear1, tanh2, loss"),
+        ("linear9", "replicate names 'linear9', but no node is called that; did you mean 'linear1'?"),
         (["linear1", "no*"], "replicate names 'no\\*'"),
         ([], "there is no node to replicate"),
     ],

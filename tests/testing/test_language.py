@@ -66,8 +66,8 @@ def test_a_difference_in_gradients_is_named(change: dict[str, Any], said: str) -
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"factor": 1.001, "weight": 0.0}, "mean loss of instance 0: differs by"),
-        ({"weight": 2.0}, "mean loss of instance 0: differs by"),
+        ({"factor": 1.001, "weight": 0.0}, "mean of loss 'loss', instance 0: differs by"),
+        ({"weight": 2.0}, "mean of loss 'loss', instance 0: differs by"),
         ({"skip": True}, "instance 0: 3 losses compiled, 2 eagerly"),
         ({"factor": -1.0}, "instance 0"),
     ],

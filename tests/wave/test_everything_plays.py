@@ -155,7 +155,7 @@ def test_replicas_of_whole_models(name: str, route: Any) -> None:
     ("name", "part"),
     [
         ("list-reduction", "cell"), ("list-reduction", "embedding"), ("list-reduction", ["cell", "classify"]),
-        ("mlp", "hidden_1"), ("qm9", "propagate_along_*"), ("tree-lstm", "classify"), ("babi15", "mix"),
+        ("mnist", "hidden_1"), ("qm9", "propagate_along_*"), ("sentiment", "classify"), ("babi15", "mix"),
     ],
 )  # fmt: skip
 def test_replicas_of_single_nodes(name: str, part: Any, route: Any) -> None:

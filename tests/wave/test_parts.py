@@ -94,7 +94,7 @@ def test_many_seeds(first: int) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("name", ["list-reduction", "tree-lstm", "qm9"])
+@pytest.mark.parametrize("name", ["list-reduction", "sentiment", "qm9"])
 def test_replicas_of_one_node_on_several_workers(name: str, route: str) -> None:
     graph, instances = model(name)
     want = graph_gradients(graph, instances)
@@ -111,7 +111,7 @@ def test_replicas_of_one_node_on_several_workers(name: str, route: str) -> None:
 
 
 def test_tiles_on_several_workers() -> None:
-    graph, instances = model("mlp")
+    graph, instances = model("mnist")
     want = graph_gradients(graph, instances)
     for by in ("outputs", "inputs"):
         tiled = copy.deepcopy(graph)
@@ -191,7 +191,7 @@ def test_stashed_weights_are_let_go(seed: int) -> None:
 
 
 def test_a_payload_that_is_not_finite_is_refused_by_the_worker_that_reads_it() -> None:
-    graph, instances = model("mlp")
+    graph, instances = model("mnist")
     parted = Parted(graph, random_hosts(graph, 2, 0), update=Update(SGD, 1))
     before = parted.weights()
     with pytest.raises(DataError, match="not finite"):
@@ -200,7 +200,7 @@ def test_a_payload_that_is_not_finite_is_refused_by_the_worker_that_reads_it() -
 
 
 def test_instances_that_are_left_out_are_left_out_everywhere() -> None:
-    graph, instances = model("mlp")
+    graph, instances = model("mnist")
     graph = copy.deepcopy(graph)
     for node in graph.nodes.values():
         if isinstance(node, Loss):

@@ -72,7 +72,7 @@ def test_the_same_waves_again_and_again_in_flight_at_once(name: str) -> None:
 
 
 def test_training_and_inference_in_flight_together() -> None:
-    graph, instances = model("tree-lstm")
+    graph, instances = model("sentiment")
     want = outcome(graph, instances, waves=True)
     for schedule, seed in ORDERS:
         with Inline(graph, schedule=schedule, seed=seed, max_active_keys=5, wave_size=1) as runtime:
@@ -327,7 +327,7 @@ def test_stashed_weights_of_many_waves(schedule: str, seed: int, weights: Any) -
         assert (1 <= most[name] <= 3) if weights == "stash" else most[name] == 0
 
 
-@pytest.mark.parametrize("name", ["list-reduction-lstm", "tree-lstm", "qm9", "by-hand"])
+@pytest.mark.parametrize("name", ["list-reduction-lstm", "sentiment", "qm9", "by-hand"])
 def test_one_wave_at_a_time_makes_no_copy_of_any_weights(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, instances = model(name)
     before = {key: value.clone() for key, value in graph.module().state_dict().items()}

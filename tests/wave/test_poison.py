@@ -89,7 +89,7 @@ def trained(
 
 def test_every_model_with_numbers_is_here() -> None:
     assert {name for name, _ in PLACES} == {
-        "mlp", "qm9", "permuted-layers", "adaptive-depth", "by-hand"
+        "mnist", "qm9", "permuted-layers", "adaptive-depth", "by-hand"
     } | {name for name in NAMES if floating(name)}  # fmt: skip
     assert len(PLACES) >= 8
 
@@ -215,8 +215,8 @@ def test_several_instances_one_of_them_twice() -> None:
 
 def test_all_of_a_stream_is_left_out() -> None:
     """There is no update at all, not even one with a gradient of zero, which would move Adam's memory and momentum."""
-    graph, instances = model("mlp")
-    (given, *_) = floating("mlp")
+    graph, instances = model("mnist")
+    (given, *_) = floating("mnist")
     for optimizer in (ADAM, partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)):
         versions = _versions(graph)
         with restored(graph, "skip") as before:

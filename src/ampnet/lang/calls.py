@@ -4,10 +4,12 @@
     nn.Linear, nn.Embedding, nn.LayerNorm    the node of that name
     nn.GRUCell, nn.LSTMCell, tree cells      the node of that name, its inputs side by side
     nn.Dropout                               Dropout, with a mask for each message
-    any other with parameters of its own     Module: its forward, repeated under autograd on the way back
+    nn.GRU, attention, transformer layers    Module: taken whole, all sequences at once (`ampnet.lang.taken`)
+    any other with parameters of its own     Module: taken whole, with autograd inside (`ampnet.lang.whole`)
     without parameters of its own            no node: what its forward does is traced
 
-A module that is called in several places is one node with as many sites: its parameters are updated in one place.
+A module that is called in several places is one node with as many sites: its parameters are updated in one place. So
+are those that several modules share: all of them become one node (`ampnet.nodes.tied`).
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ampnet.errors import GraphError
+from ampnet.errors import GraphError, ModelError
 from ampnet.lang import ops
+from ampnet.lang.family import Family
 from ampnet.lang.line import here
 from ampnet.lang.nest import leaves, rebuild
+from ampnet.lang.taken import KNOWN, Fault
 from ampnet.lang.trace import Proto, Trace, Value, current, meta
+from ampnet.lang.whole import eager, has_families, is_taken, stack, take
 from ampnet.nodes import (
     Dropout,
     Embedding,
@@ -33,13 +38,12 @@ from ampnet.nodes import (
     LayerNorm,
     Linear,
     LstmCell,
-    Module,
     TreeBranchCell,
     TreeLeafCell,
     TreeLstmBranch,
     TreeLstmLeaf,
 )
-from ampnet.nodes.module import not_row_wise
+from ampnet.nodes.module import not_repeatable
 from ampnet.nodes.node import Node
 
 _NODES: dict[type[nn.Module], Callable[..., Node]] = {
@@ -51,8 +55,8 @@ _NODES: dict[type[nn.Module], Callable[..., Node]] = {
 }
 """Modules of one tensor that have a node of their own."""
 
-_COMPILING = threading.RLock()
-"""Calls of modules are intercepted for one compilation at a time."""
+_patching, _patched = threading.Lock(), 0
+"""Calls of modules are intercepted while so many models are being compiled or run eagerly."""
 
 
 class Bare(TorchFunctionMode):
@@ -86,31 +90,60 @@ _DRAWN = {"rand", "randn", "randint", "randperm", "normal"}
 """Functions that make a tensor of random numbers of nothing."""
 
 
+_plain = nn.Module.__call__
+
+
+def _intercepting(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """In place of `nn.Module.__call__`: the call of a module with a value, a parameter or a family among its
+    arguments."""
+    trace = current.get()
+    if trace is not None and _symbolic((args, kwargs)):
+        return _call(trace, module, args, kwargs)
+    if trace is None and has_families((args, kwargs)):
+        kind = kind_of(module)
+        try:
+            made = stack(module, kind, args, kwargs)
+        except Fault as fault:
+            raise ModelError(f"{type(module).__name__} {fault}", here()) from None
+        if made is not None:
+            return made
+        if is_taken(module, kind):
+            return eager(_plain, module, args, kwargs)
+    return _plain(module, *args, **kwargs)
+
+
+def _symbolic(nest: Any) -> bool:
+    return any(isinstance(a, Value | nn.Parameter | Family) for a in leaves(nest))
+
+
+@contextmanager
+def families_taken() -> Iterator[Callable[..., Any]]:
+    """While this lasts, modules can be called with families: those of sequences, and others that are taken whole. Gives
+    the plain way to call a module."""
+    global _patched
+    with _patching:
+        _patched += 1
+        nn.Module.__call__ = _intercepting  # type: ignore[method-assign]
+    try:
+        yield _plain
+    finally:
+        with _patching:
+            _patched -= 1
+            if not _patched:
+                nn.Module.__call__ = _plain  # type: ignore[method-assign]
+
+
 @contextmanager
 def intercepted() -> Iterator[None]:
     """While a model is traced, calls of modules with a value (or parameter) among their arguments come by here."""
-    _COMPILING.acquire()
-    plain = nn.Module.__call__
-
-    def traced(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        trace = current.get()
-        if trace is None or not any(isinstance(a, Value | nn.Parameter) for a in leaves((args, kwargs))):
-            return plain(module, *args, **kwargs)
-        return _call(trace, module, args, kwargs, lambda: plain(module, *args, **kwargs))
-
-    nn.Module.__call__ = traced  # type: ignore[method-assign]
-    try:
-        with Bare():
-            yield
-    finally:
-        nn.Module.__call__ = plain  # type: ignore[method-assign]
-        _COMPILING.release()
+    with families_taken(), Bare():
+        yield
 
 
-def _call(
-    trace: Trace, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Callable[[], Any]
-) -> Any:
+def _call(trace: Trace, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kind = kind_of(module)
+    if has_families((args, kwargs)) and not is_taken(module, kind):
+        return _stacked(trace, module, kind, args, kwargs)
     if kind in _NODES:
         (x,) = (*args, *kwargs.values())
         return apply(trace, module, [x], _NODES[kind])
@@ -125,14 +158,18 @@ def _call(
     if isinstance(module, nn.Dropout):
         return _dropout(trace, module, args[0])
     own = list(module.parameters(recurse=False)) + list(module.buffers(recurse=False))
-    if not own or module is trace.model:
-        return inside()
-    fault = not_row_wise(module)
-    if fault is not None:
-        trace.fail(fault)
-    if kwargs:
-        trace.fail(f"{type(module).__name__} is called with keyword arguments; pass tensors by position")
-    return apply(trace, module, list(leaves(args)), Module, args)
+    if kind not in KNOWN and (not own or module is trace.model):
+        return _stacked(trace, module, kind, args, kwargs)
+    return take(trace, module, kind, args, kwargs)
+
+
+def _stacked(trace: Trace, module: nn.Module, kind: type | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What its forward does is traced; of a stack of transformer layers, layer by layer."""
+    try:
+        made = stack(module, kind, args, kwargs)
+    except Fault as fault:
+        trace.fail(f"{named(trace, module)} {fault}")
+    return _plain(module, *args, **kwargs) if made is None else made
 
 
 def kind_of(module: nn.Module | None) -> type | None:
@@ -154,10 +191,11 @@ def _with_state(trace: Trace, module: Any, args: tuple[Any, ...], kwargs: dict[s
     return x, state
 
 
-def apply(trace: Trace, module: nn.Module, args: Sequence[Any], node: Callable[..., Node], nest: Any = None) -> Value:
+def apply(trace: Trace, module: nn.Module, args: Sequence[Any], node: Callable[..., Node]) -> Value:
     """A call as a proto. Several tensors go in side by side."""
+    check_module(trace, module)
     values = [trace.bring(a) for a in args]
-    row = _output(trace, module, args, nest)
+    row = _output(trace, module, args)
     joined = values[0]
     if len(values) > 1:
         for value in values:
@@ -167,68 +205,72 @@ def apply(trace: Trace, module: nn.Module, args: Sequence[Any], node: Callable[.
                     f"{', '.join(f'{tuple(v.row.shape)} {v.row.dtype}' for v in values)}"
                 )
         joined = ops.beside(trace, values, torch.cat([v.row for v in values], -1))
-    widths = [v.row.shape[-1] if v.row.dim() else 1 for v in values]
 
     def make(module: nn.Module, key: Any) -> Node:
-        return node(module if node is not Module else _OnRows(module, widths, nest), key=key)
+        return node(module, key=key)
 
-    if id(module) not in trace.modules:
-        trace.fail(f"a {type(module).__name__} is called that is no submodule of the model, so nothing would train it")
-    for name, parameter in module.named_parameters():
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            trace.fail(
-                f"the parameter '{name}' of {_named(trace, module)} has a hook, which nobody would call: its gradient "
-                f"adds up in its node. An Update can clip it; a function of your own can go before the loss"
-            )
     proto = Proto(trace.modules[id(module)], [joined], ("out",), here(), module=module, make=make)
     return trace.emit(proto, (trace.scope, row))
 
 
-class _OnRows(nn.Module):
-    """A module that was written for one row, on many: torch's own take a batch, others, and those with hooks or a
-    forward of their own, are mapped over the rows.
-
-    Several tensors come in side by side.
-    """
-
-    def __init__(self, module: nn.Module, widths: Sequence[int], nest: Any) -> None:
-        super().__init__()
-        self.module, self.widths, self.nest = module, list(widths), nest
-        one_row = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-        self.takes_batches = type(module).__module__.startswith("torch.nn.") and not one_row
-
-    def _one(self, *parts: Tensor) -> Any:
-        return self.module(*rebuild(self.nest, iter(parts)))
-
-    def forward(self, rows: Tensor) -> Any:
-        parts = rows.split(self.widths, -1) if len(self.widths) > 1 else (rows,)
-        return self._one(*parts) if self.takes_batches else torch.func.vmap(self._one)(*parts)
+def check_module(trace: Trace, module: nn.Module) -> None:
+    """Raise where a module cannot be a node that updates itself."""
+    if id(module) not in trace.modules:
+        trace.fail(f"a {type(module).__name__} is called that is no submodule of the model, so nothing would train it")
+    fault = not_repeatable(module)
+    if fault is not None:
+        trace.fail(fault)
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            trace.fail(
+                f"the parameter '{name}' of {named(trace, module)} has a hook, which nobody would call: its gradient "
+                f"adds up in its node. An Update can clip it; a function of your own can go before the loss"
+            )
 
 
-def _output(trace: Trace, module: nn.Module, args: Sequence[Any], nest: Any) -> Tensor:
+def of_parameter(trace: Trace, kind: type[nn.Linear] | type[nn.Embedding], x: Any, *given: nn.Parameter) -> Value:
+    """``F.linear(x, weight, bias)`` or ``F.embedding(x, weight)`` of bare parameters: as of a module that has them."""
+    for module in trace.kept:
+        if type(module) is kind and [id(p) for p in module.parameters()] == [id(p) for p in given]:
+            return apply(trace, module, [x], _NODES[kind])
+    for parameter in given:
+        if id(parameter) not in trace.parameters:
+            trace.fail("a parameter is used that does not belong to the model: register it as an attribute")
+    weight, *bias = given
+    rows, width = weight.shape
+    if kind is nn.Linear:
+        module = nn.Linear(width, rows, bias=bool(bias), device="meta")
+    else:
+        module = nn.Embedding(rows, width, device="meta")
+    for name, parameter in zip(("weight", "bias"), given, strict=False):
+        setattr(module, name, parameter)
+    trace.kept.append(module)
+    trace.modules[id(module)] = trace.name(f"{trace.parameters[id(weight)]}_{kind.__name__.lower()}")
+    return apply(trace, module, [x], _NODES[kind])
+
+
+def _output(trace: Trace, module: nn.Module, args: Sequence[Any]) -> Tensor:
     """Shape and dtype of what a module makes of one row."""
     rows = [a.row if isinstance(a, Value) else meta(trace.value(a).row) for a in args]
     weights = {name: meta(p) for name, p in [*module.named_parameters(), *module.named_buffers()]}
-    if isinstance(module, nn.LSTMCell):
-        given: tuple[Any, ...] = (rows[0], (rows[1], rows[2]))
-    else:
-        given = tuple(rows) if nest is None else rebuild(nest, iter(rows))
+    given: tuple[Any, ...] = (rows[0], (rows[1], rows[2])) if isinstance(module, nn.LSTMCell) else tuple(rows)
     token = current.set(None)
     try:
         out = torch.func.functional_call(module, weights, given)
     except Exception as error:
         shapes = ", ".join(f"{tuple(r.shape)} {r.dtype}" for r in rows)
-        trace.fail(f"{_named(trace, module)} cannot be applied to one row of {shapes}: {error}")
+        trace.fail(f"{named(trace, module)} cannot be applied to one row of {shapes}: {error}")
     finally:
         current.reset(token)
     if isinstance(module, nn.LSTMCell):
         out = torch.cat(out, -1)
     if not isinstance(out, Tensor):
-        trace.fail(f"{_named(trace, module)} must give one tensor, gave a {type(out).__name__}")
+        trace.fail(f"{named(trace, module)} must give one tensor, gave a {type(out).__name__}")
     return meta(out)
 
 
-def _named(trace: Trace, module: nn.Module) -> str:
+def named(trace: Trace, module: nn.Module) -> str:
+    """A module in words: its type, and its name in the model."""
     return f"{type(module).__name__} '{trace.modules.get(id(module), '?')}'"
 
 
@@ -249,7 +291,5 @@ def make_node(proto: Proto, keys: Sequence[Sequence[str]]) -> Node:
     try:
         node: Any = proto.make(proto.module, keys[0])
     except GraphError as error:
-        from ampnet.errors import ModelError
-
         raise ModelError(error.faults[0], proto.line) from error
     return node.with_sites(keys) if len(keys) > 1 else node  # type: ignore[no-any-return]

@@ -9,6 +9,9 @@
     messages(f, edges, family)        along the edges of a graph, reduced at their targets
     choose(index, options, *args)     one of several functions or modules
     reduce(family, "sum")             one value of all elements: sum, mean, max, logsumexp
+    softmax(scores), attention(query, keys, values)        over a family (`ampnet.lang.attend`)
+    self_attention(q, k, v), whole(module, xs)             of whole sequences (`ampnet.lang.whole`)
+    family[i]                         one element, by an integer of the instance
     loss(prediction, label)           anywhere, any number of times
 
 Concatenation, slices and all else are torch's own. A value may be used in as many places as you like, also inside of a
@@ -28,6 +31,7 @@ from ampnet.lang.ints import Int
 from ampnet.lang.line import here
 from ampnet.lang.trace import current
 from ampnet.lang.traced import Traced
+from ampnet.nodes.metrics import Ratio
 
 Function = Callable[..., Any]
 Reduction = Literal["sum", "mean", "max", "logsumexp"]
@@ -48,6 +52,10 @@ def each(function: Function, *families: Any) -> Any:
 
         h = each(lambda atom: self.embed(atom.kind), atoms)
         y = each(lambda h, x: self.out(torch.cat((h, x), -1)), h, atoms.x)
+        v = each(lambda sentence: fold(self.read, sentence.words, self.zeros(64)), document)   # words: sequences
+
+    The function may use `each`, `fold` and the like itself, on another space or on a column that has a sequence for
+    each element. If it returns a family, the result is a family of families.
     """
     return _runs().each(function, families)
 
@@ -90,7 +98,9 @@ def repeat(body: Function, start: Any, times: Int | int | None = None, *, while_
     return _runs().repeat(body, start, times, while_)  # type: ignore[arg-type]
 
 
-def fold_tree(tree: Any, leaf: Function, branch: Function, *, reduction: Reduction | None = None) -> tuple[Any, Any]:
+def fold_tree(
+    tree: Any, leaf: Function, branch: Function, *, children: int | Literal["family"] | None = None
+) -> tuple[Any, Any]:
     """A `Tree` from the leaves up. Gives the family of results at every node, and the result at the root.
 
     ::
@@ -101,14 +111,22 @@ def fold_tree(tree: Any, leaf: Function, branch: Function, *, reduction: Reducti
             branch=lambda left, right: self.branch(torch.cat((left, right), -1)),
         )
 
-    ``branch`` gets as many results as inner nodes have children, or, with ``reduction``, one: their sum, mean or
-    maximum, whatever their number. Where it takes one argument more, that is the node itself.
+    ``branch`` gets a result for each child, so all inner nodes have the same number of children: that of the example,
+    or ``children``. Where it takes one argument more, that is the node itself. With ``children="family"``, nodes may
+    have any number of them, and ``branch`` gets their results as a family, in order::
+
+        branch=lambda hs, node: self.join(reduce(hs, "sum") + self.embed(node.kind))     # or "max", "mean"
+        branch=lambda hs, node: attention(self.ask(node.x), hs, hs)
+        branch=lambda hs, node: fold(lambda h, child: self.cell(child, h), hs, self.zeros(64))
     """
-    _check(reduction)
-    return _runs().fold_tree(tree, leaf, branch, reduction)
+    if not (children is None or children == "family" or (type(children) is int and children > 0)):
+        raise ModelError(f"children of fold_tree is a number from 1 up or 'family'; got {children!r}", here())
+    return _runs().fold_tree(tree, leaf, branch, children)
 
 
-def messages(function: Function, edges: Any, values: Any, *, to: Any = None, reduction: Reduction = "sum") -> Any:
+def messages(
+    function: Function, edges: Any, values: Any, *, to: Any = None, reduction: Reduction | Function = "sum"
+) -> Any:
     """Send a message along every edge, and reduce what arrives at each node. Gives a family over the nodes.
 
     ::
@@ -117,8 +135,16 @@ def messages(function: Function, edges: Any, values: Any, *, to: Any = None, red
 
     ``function`` gets the value at the edge's source, the one at its target if ``to`` is given, and the edge if it takes
     one argument more. A node that no edge leads to gets zeros.
+
+    ``reduction`` may be a function of the family of messages that arrive at a node (of families, where a message is a
+    tuple); if it takes two arguments, the second is the value of ``to`` at that node::
+
+        heads = messages(
+            lambda h: (self.key(h), self.value(h)), edges, h, to=query, reduction=lambda m, q: attention(q, *m)
+        )
     """
-    _check(reduction)
+    if isinstance(reduction, str):
+        _check(reduction)
     return _runs().messages(function, edges, values, to, reduction)
 
 
@@ -134,9 +160,11 @@ def choose(index: Int | int, options: Iterable[Function], *args: Any) -> Any:
 
 
 def reduce(family: Any, reduction: Reduction = "sum") -> Any:
-    """One value of all elements::
+    """One value of all elements; of a tuple of families, a tuple of values.
 
-    molecule = reduce(each(self.gate, h), "sum")
+    ::
+
+        molecule = reduce(each(self.gate, h), "sum")
     """
     _check(reduction)
     return _runs().reduce(family, reduction)
@@ -148,7 +176,7 @@ def loss(
     function: Literal["cross_entropy", "squared_error", "absolute_error", "selection"] | Function = "cross_entropy",
     *,
     name: str = "loss",
-    metrics: Mapping[str, Function] | None = None,
+    metrics: Mapping[str, Function | Ratio] | None = None,
     weight: float = 1.0,
     on_nan: Literal["stop", "skip"] = "stop",
 ) -> Tensor | None:
@@ -161,13 +189,30 @@ def loss(
         loss(each(self.score, h), answer, "selection")                       # which of the elements
         each(lambda h, y: loss(self.out(h), y), states, tree.label)          # at every node of a tree
 
-    ``function`` may be any differentiable function of (prediction rows, label rows) that gives a number per row, and
-    ``metrics`` further ones, by name, that are only reported. What training minimises is the sum of all losses of an
-    instance, each times its ``weight``. Run eagerly it gives the loss; compiled, nothing.
+    ``function`` may be any differentiable function of (prediction rows, label rows) that gives a number per row.
+    ``metrics`` are reported besides accuracy or absolute error: functions like it, or a `Ratio`, by name. Losses are
+    kept apart by ``name`` in statistics, with their metrics: ``stats.losses["mood"]``, ``stats.metrics["mood.f1"]``;
+    those of the same name are reported as one.
+
+    What training minimises is the sum of all losses of an instance, each times its ``weight``. Run eagerly it gives the
+    loss; compiled, nothing.
     """
+    _check_loss_name(name, metrics)
     if isinstance(function, str) and function not in _LOSSES:
         raise ModelError(f"a loss is one of {', '.join(_LOSSES)}, or a function; got {function!r}", here())
     return _runs().loss(prediction, label, function, name, metrics, weight, on_nan)
+
+
+def _check_loss_name(name: str, metrics: Mapping[str, Any] | None) -> None:
+    if not name or "." in name:
+        raise ModelError(f"the name of a loss is a word without a dot, like 'mood'; got {name!r}", here())
+    for metric, function in (metrics or {}).items():
+        if metric == "loss" or not (callable(function) or isinstance(function, Ratio)):
+            raise ModelError(
+                f"metric {metric!r} of loss '{name}' is {'the loss itself' if metric == 'loss' else repr(function)}; "
+                f"metrics are functions of (prediction rows, label rows), or Ratio, under other names",
+                here(),
+            )
 
 
 def _check(reduction: str | None) -> None:

@@ -1,7 +1,8 @@
 """Compiled: a model's graph, which also knows how to make its instances.
 
     graph = compile(model, *example)          the example says what kind of arguments there are, and their shapes
-    graph.instance(*arguments)                one instance, to be pumped
+    graph.instance(*arguments)                one instance, to be pumped; also by name, or from a dict of names
+    graph.instances(dataset)                  an instance for each sample
     graph.bucket(100, *arguments)             a hundred that take the same way, as one with a row of each in a message
     print(graph.explain())                    every value: its scope, state, key, and the line that made it
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 import inspect
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,13 +25,17 @@ from ampnet.errors import DataError, ModelError
 from ampnet.graph import Graph
 from ampnet.instance import Feed, Instance
 from ampnet.lang import moves
+from ampnet.lang.arguments import Arguments, arguments_of
 from ampnet.lang.calls import intercepted
+from ampnet.lang.convert import convert
 from ampnet.lang.explain import explain, noted
 from ampnet.lang.ints import Int, function, needs_structure, parts
 from ampnet.lang.line import Line
 from ampnet.lang.lower import Note, lower, needs
 from ampnet.lang.passes import fuse_linear, fuse_loops, fuse_rows, remove_dead
-from ampnet.lang.scope import Scope
+from ampnet.lang.ragged import Flat
+from ampnet.lang.scope import Axis, Scope
+from ampnet.lang.sources import samples
 from ampnet.lang.spaces import Edges, Space
 from ampnet.lang.symbols import Symbol
 from ampnet.lang.trace import Plan, Proto, Pump, Trace, current, meta
@@ -40,9 +46,13 @@ from ampnet.state import Ints, States
 from ampnet.structure import Shelf, Structure
 from ampnet.tile import tile
 
+if TYPE_CHECKING:
+    from ampnet.lang.prediction import Prediction
+
 
 def compile(
     model: nn.Module,
+    /,
     *example: Any,
     remove_dead: bool = True,
     fuse_linear: bool = True,
@@ -50,8 +60,12 @@ def compile(
     fuse_rows: bool = True,
     replicas: int | Mapping[str, int | Replicate] | Replicate = 1,
     tiles: Mapping[str, int] | None = None,
+    **named: Any,
 ) -> Compiled:
-    """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes.
+    """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes, by position or by name.
+
+    ``compile(model, {"tokens": ..., "label": ...})`` gives the arguments as a dict: also those that are called like an
+    option below. An argument that the example leaves out is a constant of the graph, with its default.
 
     The switches leave out a pass each (see `ampnet.lang.passes`); none of them changes a gradient.
 
@@ -59,8 +73,9 @@ def compile(
     by their names in it (a pattern: of all that match, together). `Replicate` says how messages are shared out and how
     copies are kept together. ``tiles``: ``{"fc": 2}``, a large `nn.Linear` in so many parts, each a node of its own.
     """
-    trace = traced(model, example)
-    graph = Compiled(model, trace, example, remove_dead, fuse_linear, fuse_loops, fuse_rows)
+    arguments = Arguments(model, example, named)
+    trace = traced(model, arguments)
+    graph = Compiled(model, trace, arguments, remove_dead, fuse_linear, fuse_loops, fuse_rows)
     for module, count in (tiles or {}).items():
         tile(graph, module.replace(".", "_"), count)
     wanted = [(None, replicas)] if isinstance(replicas, int | Replicate) else list(replicas.items())
@@ -72,22 +87,22 @@ def compile(
     return graph
 
 
-def traced(model: nn.Module, example: Sequence[Any]) -> Trace:
+def traced(model: nn.Module, arguments: Arguments) -> Trace:
     """Run the model once on symbols, and note down what it does."""
     with torch.enable_grad():  # so that a model's own no_grad() can be told
-        return _traced(model, example)
+        return _traced(model, arguments)
 
 
-def _traced(model: nn.Module, example: Sequence[Any]) -> Trace:
+def _traced(model: nn.Module, arguments: Arguments) -> Trace:
     trace = Trace(model)
-    names = _names(model, len(example))
-    arguments: list[Any] = []
-    for position, (name, given) in enumerate(zip(names, example, strict=True)):
-        arguments.append(_symbol(trace, position, name, given, example, arguments))
+    example, symbols = arguments.example, list[Any]()
+    for position, (name, given) in enumerate(zip(arguments.names, example, strict=True)):
+        symbols.append(_symbol(trace, position, name, given, example, symbols))
+    args, named = arguments.nested(symbols)
     token = current.set(trace)
     try:
         with intercepted():
-            model.forward(*arguments)
+            trace.returned = model.forward(*args, **named)
     finally:
         current.reset(token)
     if not any(p.is_loss for p in trace.protos):
@@ -118,19 +133,6 @@ def _refuse_trained_label(trace: Trace, proto: Proto) -> None:
         todo += value.proto.inputs
 
 
-def _names(model: nn.Module, count: int) -> list[str]:
-    """The names of the arguments of forward."""
-    parameters = list(inspect.signature(model.forward).parameters.values())
-    try:
-        inspect.signature(model.forward).bind(*[None] * count)
-    except TypeError as error:
-        raise ModelError(
-            f"the example has {count} part(s), but forward of {type(model).__name__} takes others: {error}"
-        ) from None
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return [named[i] if i < len(named) else f"argument{i}" for i in range(count)]
-
-
 def _symbol(trace: Trace, position: int, name: str, given: Any, example: Sequence[Any], before: Sequence[Any]) -> Any:
     if isinstance(given, Tensor):
         proto = Proto(trace.name(name), [], ("out",), _line(trace.model), pump=Pump(position))
@@ -141,7 +143,8 @@ def _symbol(trace: Trace, position: int, name: str, given: Any, example: Sequenc
             raise ModelError(
                 f"the nodes of the edges '{name}' must be an argument of forward as well, before the edges themselves"
             )
-        trace.checks.append(lambda args: _check_nodes(args, position, at))
+        names = (name, before[at]._axis.name)
+        trace.checks.append(lambda args: _check_nodes(args, position, at, names))
         return Symbol(trace, position, name, given, before[at])
     if isinstance(given, Space):
         return Symbol(trace, position, name, given)
@@ -151,8 +154,21 @@ def _symbol(trace: Trace, position: int, name: str, given: Any, example: Sequenc
         return Int("scalar", name)
     raise ModelError(
         f"argument '{name}' of the example is {'None' if given is None else 'a ' + type(given).__name__}; a model "
-        f"takes tensors, integers, Seq, Tree and Edges"
+        f"takes tensors, integers, Seq, Tree and Edges" + _remedy(given)
     )
+
+
+def _remedy(given: Any) -> str:
+    if given is None:
+        return ": give it a value, or leave it out if forward has a default"
+    if isinstance(given, float):
+        return ": a number to compute with is torch.tensor(...)"
+    if isinstance(given, list | tuple | np.ndarray):
+        return (
+            ": numbers to compute with are torch.tensor(...), a sequence is Seq(torch.tensor(...)), integers that "
+            "decide control flow are Seq([...])"
+        )
+    return ""
 
 
 def _line(model: nn.Module) -> Line:
@@ -172,9 +188,12 @@ def _whole(value: Any, name: str) -> int:
     return int(value)
 
 
-def _check_nodes(arguments: Sequence[Any], edges: int, nodes: int) -> None:
+def _check_nodes(arguments: Sequence[Any], edges: int, nodes: int, names: tuple[str, str]) -> None:
     if arguments[edges]._nodes is not arguments[nodes]:
-        raise DataError(f"the edges (argument {edges}) are not between the elements of argument {nodes}")
+        raise DataError(
+            f"the edges '{names[0]}' are not between the elements of '{names[1]}': they were made with another Seq. "
+            f"Copied or pickled, the two stay together in one tuple or dict"
+        )
 
 
 def _kind(given: Any) -> type:
@@ -189,7 +208,7 @@ class Compiled(Graph):
         self,
         model: nn.Module,
         trace: Trace,
-        example: Sequence[Any],
+        arguments: Arguments,
         dead: bool,
         linear: bool,
         loops: bool,
@@ -213,10 +232,14 @@ class Compiled(Graph):
         self._pumps = [(p, self._plan.fields(p.scope), p.outputs[0].row) for p in protos if p.pump is not None]
         self._losses = [p.scope for p in protos if p.is_loss]
         self._filled = {p.puts_together for p in protos if p.puts_together is not None}
-        self._kinds = [_kind(e) for e in example]
+        self._arguments, self._kinds = arguments, [_kind(e) for e in arguments.example]
         self._labels = _only_labels(protos)
+        pumps = [(p.name, p.pump) for p in protos if p.pump is not None and p.pump.column is None]
+        arguments.optional = {at for name, pump in pumps if name in self._labels and (at := pump.position) is not None}
         self._counts = [self._counter(scope) for scope in self._losses]
         self._structured = any(node.needs_structure for node in self.nodes.values())
+        self._passes = {"dead": dead, "linear": linear, "loops": loops, "rows": rows}
+        self._prediction: Prediction | None = None
         self.notes = noted(self.origins)
 
     def module(self) -> nn.ModuleDict:
@@ -238,7 +261,21 @@ class Compiled(Graph):
             self._pumps[place] = proto, fields, torch.empty(row.shape, dtype=dtype, device="meta")
             if proto.pump is not None and proto.pump.constant is not None:
                 proto.pump.constant = moved(proto.pump.constant, *args, **kwargs)
+        self._arguments = self._arguments.moved(lambda tensor: moved(tensor, *args, **kwargs))
+        self._prediction = None
         return self
+
+    @property
+    def prediction(self) -> Prediction:
+        """The graph of what ``forward`` returns, with the same parameters; compiled when it is first asked for.
+
+        Raises `ModelError` where ``forward`` returns nothing that could be predicted.
+        """
+        if self._prediction is None:
+            from ampnet.lang.prediction import Prediction
+
+            self._prediction = Prediction(self.model, self._arguments, **self._passes)
+        return self._prediction
 
     def explain(self, width: int | None = 160) -> str:
         """Every value: what makes it, its scope, key and further state fields, and the line it comes from.
@@ -249,16 +286,35 @@ class Compiled(Graph):
 
     # -- instances
 
-    def instance(self, *arguments: Any) -> Instance:
-        """One instance, of the arguments that ``forward`` takes. A label may be None, in inference."""
-        return self._made(arguments, 1)
+    def instance(self, /, *arguments: Any, **named: Any) -> Instance:
+        """One instance, of the arguments that ``forward`` takes: by position, by name, as a dict of names, or in a
+        `torch_geometric.data.Data`. A label may be None or, by name, left out, in inference.
 
-    def instances(self, many: Iterable[Sequence[Any]]) -> Iterator[Instance]:
-        """An instance for each tuple of arguments."""
-        for arguments in many:
-            yield self.instance(*arguments)
+        Plain data become what the example had in their place (see `ampnet.lang.convert`).
+        """
+        return self._made(self._arguments.of(arguments, named), 1)
 
-    def bucket(self, count: int, *arguments: Any) -> Instance:
+    def instances(self, source: Any, *, shuffle: bool = False, seed: int | None = None) -> Iterator[Instance]:
+        """An instance for each sample of a source: tuples of arguments, dicts of them, or `Instance` objects.
+
+        ``source`` is an iterable, a map-style Dataset, or a DataLoader (see `ampnet.lang.sources`). ``shuffle``: in a
+        random order, which ``seed`` fixes; give another seed in each epoch.
+        """
+        return self._each(samples(source, shuffle, seed))
+
+    def _each(self, source: Iterable[Any]) -> Iterator[Instance]:
+        for sample in source:
+            # None is not an argument: whoever reads the stream says what is wrong with it.
+            made = sample is None or isinstance(sample, Instance)
+            yield sample if made else self.instance(*arguments_of(sample))
+
+    def read(self, source: Any) -> Iterable[Instance]:
+        """Instances made from the samples of a data set; instances are passed on as they are."""
+        if isinstance(source, list | tuple) and all(isinstance(one, Instance) for one in source):
+            return source
+        return self.instances(source)
+
+    def bucket(self, count: int, /, *arguments: Any, **named: Any) -> Instance:
         """Several instances that take the same way, as one whose messages have a row for each of them.
 
         Wherever `instance` takes a row, this takes ``count`` of them: a tensor of shape ``[count, ...]``, a column of
@@ -270,30 +326,53 @@ class Compiled(Graph):
             raise DataError(f"{self.name} puts elements together, so its instances cannot be in buckets: use instance")
         if count < 1:
             raise DataError(f"a bucket of {count} instances")
-        return self._made(arguments, count)
+        return self._made(self._arguments.of(arguments, named), count)
 
-    def _made(self, arguments: Sequence[Any], count: int) -> Instance:
+    def _made(self, given: Sequence[Any], count: int) -> Instance:
+        arguments = self._checked(given)
         scalars, arrays = self._control(arguments)
         feeds = {}
         for proto, fields, row in self._pumps:
             rows, places = self._payload(proto, arguments, row, count)
             if rows is not None and count > 1:
                 rows = rows.flatten(0, 1)
-            feeds[proto.name] = _feed(rows, places, fields, proto, scalars, count)
+            feeds[proto.name] = feed_of(rows, places, fields, scalars, count)
         structure = Structure(**arrays) if self._structured else None
         return Instance(feeds, structure, count, self._results(arguments))
 
-    def _control(self, arguments: Sequence[Any]) -> tuple[dict[str, int], dict[str, Ints]]:
-        """The integers of an instance: scalars that travel along, and arrays of its structure."""
-        if len(arguments) != len(self._kinds):
-            raise DataError(f"{self.name} takes {len(self._kinds)} argument(s), got {len(arguments)}")
+    def _checked(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """The arguments, each of the kind compiled for; plain data are converted."""
+        out: list[Any] | None = None
         for position, (kind, given) in enumerate(zip(self._kinds, arguments, strict=True)):
             if isinstance(given, kind) or (given is None and kind is Tensor):  # a label that is not known
                 continue
             if kind is int and isinstance(given, np.integer):
                 continue
-            found = "None" if given is None else f"a {type(given).__name__}"
-            raise DataError(f"argument {position} of {self.name} is {found}, expected a {kind.__name__}")
+            out = list(arguments) if out is None else out
+            name, like = self._arguments.names[position], self._arguments.example[position]
+            try:
+                nodes = out[self._position(like._nodes)] if isinstance(like, Edges) else None
+                out[position] = convert(given, like, partial(self._dtype, position), nodes)
+            except DataError as error:
+                raise DataError(f"argument '{name}' of {self.name}: {error}") from None
+            if not isinstance(out[position], kind):
+                found = "None" if given is None else f"a {type(given).__name__}"
+                hint = ": what decides control flow is given as plain integers" * (kind is int and found == "a Tensor")
+                raise DataError(f"argument '{name}' of {self.name} is {found}, expected a {kind.__name__}{hint}")
+        return arguments if out is None else out
+
+    def _position(self, nodes: Any) -> int:
+        return next(i for i, part in enumerate(self._arguments.example) if part is nodes)
+
+    def _dtype(self, position: int, column: str | None) -> torch.dtype | None:
+        """What an argument was compiled for, or a column of it; None where the graph does not read it."""
+        for proto, _, row in self._pumps:
+            if proto.pump is not None and (proto.pump.position, proto.pump.column) == (position, column):
+                return row.dtype
+        return None
+
+    def _control(self, arguments: Sequence[Any]) -> tuple[dict[str, int], dict[str, Ints]]:
+        """The integers of an instance: scalars that travel along, and arrays of its structure."""
         for check in self._trace.checks:
             check(arguments)
         for axis in self._filled:
@@ -303,35 +382,43 @@ class Compiled(Graph):
         scalars = {name: self._trace.scalars[name](arguments) for name in self._plan.scalars}
         return scalars, {name: self._trace.arrays[name](arguments) for name in self._arrays}
 
-    def _payload(self, proto: Proto, arguments: Sequence[Any], row: Tensor, count: int) -> tuple[Tensor | None, Ints]:
-        """``count`` rows for each message of an input, and where on its axis they are."""
+    def _payload(
+        self, proto: Proto, arguments: Sequence[Any], row: Tensor, count: int
+    ) -> tuple[Tensor | None, list[tuple[Axis, Ints]]]:
+        """``count`` rows for each message of an input, and where on its axes they are."""
         pump = proto.pump
         assert pump is not None
         if pump.constant is not None:
             constant = pump.constant.unsqueeze(0)
-            return constant if count == 1 else constant.expand(1, count, *row.shape), _ZERO
+            return constant if count == 1 else constant.expand(1, count, *row.shape), []
         assert pump.position is not None
-        given = arguments[pump.position]
+        places: list[tuple[Axis, Ints]] = []
         if pump.column is None:
-            places = _ZERO
+            given = arguments[pump.position]
             rows = None if given is None else given.unsqueeze(0)
         else:
-            everywhere = pump.axis is not None and all(guard is pump.axis.real for guard in proto.scope.guards)
+            given, places = pump.source._table(arguments), pump.source._places(arguments, pump.column)
+            real = {axis.real for axis, _ in places}
+            everywhere = all(guard in real for guard in proto.scope.guards)
             unknown = proto.name in self._labels and everywhere and pump.column not in given._columns
-            rows = None if unknown else given._column(pump.column)
+            none = isinstance(given, Flat) and not len(given)  # inner sequences of no outer element
+            if none:
+                rows = torch.empty(0, *row.shape, dtype=row.dtype)
+            else:
+                rows = None if unknown else given._column(pump.column)
             at = given._given.get(pump.column)
-            if at != pump.at and not unknown:
+            if at != pump.at and not unknown and not none:
                 raise DataError(
                     f"column '{pump.column}' of {given!r} is given for {at or 'all nodes'}; the model was compiled for "
                     f"one that is given for {pump.at or 'all nodes'}"
                 )
-            only = given._only.get(pump.column)
-            places = np.arange(len(given)) if only is None else only
         if rows is None:
             if proto.name not in self._labels:
                 raise DataError(f"'{proto.name}' is missing; only labels may be, in inference")
         else:
             wanted = row.shape if count == 1 else (count, *row.shape)
+            if not isinstance(rows, Tensor):
+                raise DataError(f"'{proto.name}' is no tensor; the model was compiled for rows of numbers there")
             if rows.shape[1:] != wanted or rows.dtype != row.dtype:
                 raise DataError(
                     f"'{proto.name}' has {tuple(rows.shape[1:])} {rows.dtype} for a message; the model was compiled "
@@ -382,20 +469,21 @@ class Compiled(Graph):
         return count
 
 
-_ZERO = np.zeros(1, dtype=np.int64)
-
-
-def _feed(
-    rows: Tensor | None, places: Ints, fields: tuple[str, ...], proto: Proto, scalars: dict[str, int], each: int
+def feed_of(
+    rows: Tensor | None,
+    places: Sequence[tuple[Axis, Ints]],
+    fields: tuple[str, ...],
+    scalars: dict[str, int],
+    each: int,
 ) -> Feed:
-    columns = np.zeros((len(fields), len(places)), dtype=np.int64)
+    """The messages of one input."""
+    count = len(places[0][1]) if places else 1
+    columns = np.zeros((len(fields), count), dtype=np.int64)
     for i, value in enumerate(scalars.values(), start=len(fields) - len(scalars)):
         columns[i] = value
-    pump = proto.pump
-    assert pump is not None
-    if pump.axis is not None:
-        columns[fields.index(pump.axis.name)] = places
-    offsets = None if each == 1 else np.arange(len(places) + 1) * each
+    for axis, place in places:
+        columns[fields.index(axis.name)] = place
+    offsets = None if each == 1 else np.arange(count + 1) * each
     return Feed(rows, fields, columns, offsets)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from torch import Tensor
 from ampnet.errors import DataError, ModelError
 from ampnet.lang.family import Family
 from ampnet.lang.line import here
-from ampnet.lang.nest import leaves, rebuild, takes
-from ampnet.lang.spaces import Edges, Many, Space, Tree, zero_like
+from ampnet.lang.nest import along, leaves, rebuild, takes
+from ampnet.lang.spaces import Edges, Many, Members, Nothing, Space, Tree, zero_like
+from ampnet.nodes.metrics import Ratio
 
 Body = Callable[..., Any]
 
@@ -72,9 +74,11 @@ class Eager:
             i += 1
         return carry
 
-    def fold_tree(self, tree: Any, leaf: Body, branch: Body, reduction: str | None) -> tuple[Any, Any]:
+    def fold_tree(self, tree: Any, leaf: Body, branch: Body, children: int | str | None) -> tuple[Any, Any]:
         if not isinstance(tree, Tree):
             raise ModelError(f"fold_tree folds a Tree, got {type(tree).__name__}", here())
+        if isinstance(children, int):
+            tree._check_arity(children)
         made: list[Any] = [None] * len(tree)
         order, todo = [], [tree._root]
         while todo:  # parents before children; so the other way round, children come first
@@ -85,31 +89,33 @@ class Eager:
             if not tree._degree[i]:
                 made[i] = leaf(element)
                 continue
-            children = [made[c] for c in tree._children[i].tolist()]
-            if reduction is not None:
-                children = [_together(children, reduction)]
-            made[i] = branch(*children) if takes(branch, len(children)) else branch(*children, element)
+            below = [made[c] for c in tree._children[i].tolist()]
+            if isinstance(children, str):
+                below = [_gathered(Members(len(below)), below)]
+            made[i] = branch(*below) if takes(branch, len(below)) else branch(*below, element)
         return _gathered(tree, made), made[tree._root]
 
-    def messages(self, function: Body, edges: Any, values: Any, to: Any, reduction: str) -> Any:
+    def messages(self, function: Body, edges: Any, values: Any, to: Any, reduction: str | Body) -> Any:
         if not isinstance(edges, Edges):
             raise ModelError(f"messages run along Edges, got {type(edges).__name__}", here())
         for family in (values, *([] if to is None else [to])):
             if common_space([family]) is not edges._nodes:
                 raise ModelError(f"messages along {edges!r} start from values for each element of its nodes", here())
         arrived: list[list[Any]] = [[] for _ in range(len(edges._nodes))]
-        blank = None
+        at_target = values if to is None else to
         for e, (a, b) in enumerate(zip(edges._source.tolist(), edges._target.tolist(), strict=True)):
             ends = [_element(values, a)] + ([] if to is None else [_element(to, b)])
-            made = function(*ends) if takes(function, len(ends)) else function(*ends, edges._element(e))
-            arrived[b].append(made)
-            blank = made
+            arrived[b].append(along(function, ends, partial(edges._element, e)))
+        results = [
+            _arrived(some, reduction, _element(at_target, i)) if some else None for i, some in enumerate(arrived)
+        ]
+        blank = next((made for made in results if made is not None), None)
         if blank is None:
             ends = [_element(values, 0)] + ([] if to is None else [_element(to, 0)])
             with torch.no_grad(), _unrecorded():
-                blank = function(*ends) if takes(function, len(ends)) else function(*ends, zero_like(edges))
+                blank = _arrived([along(function, ends, partial(zero_like, edges))], reduction, _element(at_target, 0))
         nothing = rebuild(blank, iter([torch.zeros_like(v.detach()) for v in leaves(blank)]))
-        return _gathered(edges._nodes, [_together(some, reduction) if some else nothing for some in arrived])
+        return _gathered(edges._nodes, [nothing if made is None else made for made in results])
 
     def choose(self, index: int, options: Sequence[Body], args: Sequence[Any]) -> Any:
         if not 0 <= int(index) < len(options):
@@ -117,8 +123,10 @@ class Eager:
         return options[int(index)](*args)
 
     def reduce(self, family: Any, reduction: str) -> Any:
-        space = _filled(common_space([family]))
-        return _together([_element(family, i) for i in range(len(space))], reduction)
+        families = list(leaves(family))
+        space = _filled(common_space(families))
+        columns = [torch.stack([_element(one, i) for i in range(len(space))]) for one in families]
+        return rebuild(family, iter([_reduced(rows, reduction) for rows in columns]))
 
     def loss(
         self,
@@ -126,7 +134,7 @@ class Eager:
         label: Any,
         function: str | Body,
         name: str,
-        metrics: Mapping[str, Body] | None,
+        metrics: Mapping[str, Body | Ratio] | None,
         weight: float,
         on_nan: str,
     ) -> Tensor | None:
@@ -166,6 +174,8 @@ def common_space(families: Sequence[Any]) -> Space:
         raise ModelError("there is nothing to go through: give a Seq, a Tree, Edges, or what was made of one", here())
     spaces = []
     for family in families:
+        if isinstance(family, Nothing):
+            family = Members(0)
         if not isinstance(family, Many | Space):
             raise ModelError(
                 f"a Seq, Tree or Edges, or a value for each element of one, is wanted here; got "
@@ -202,6 +212,14 @@ def _gathered(space: Space, made: list[Any]) -> Any:
         return None if made else Many(space, [])
     columns = list(zip(*(list(leaves(m)) for m in made), strict=True))
     return rebuild(made[0], iter([Many(space, list(column)) for column in columns]))
+
+
+def _arrived(made: list[Any], reduction: str | Body, target: Any) -> Any:
+    """The messages at a node, as one value."""
+    if isinstance(reduction, str):
+        return _together(made, reduction)
+    family = _gathered(Members(len(made)), made)
+    return reduction(family) if takes(reduction, 1) else reduction(family, target)
 
 
 def _together(made: list[Any], reduction: str) -> Any:

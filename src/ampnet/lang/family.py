@@ -1,8 +1,8 @@
 """Family: a value for each element of a sequence, a tree or a set of edges.
 
 It is no tensor: whether it holds three rows or thirty is the instance's affair. What can be done with it is done by the
-combinators: `each` applies a function to every element, `reduce` brings it back to one value. Anything else is refused
-at the line that tries.
+combinators: `each` applies a function to every element, `reduce` brings it back to one value; ``family[i]`` is one of
+its elements, by an integer of the instance. Anything else is refused at the line that tries.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Family:
     """A value for each element of something."""
 
     @property
-    def over(self) -> str:
+    def _over(self) -> str:
         """What it has a value for each element of, in words."""
         raise NotImplementedError
 
     def _refuse(self, what: str) -> NoReturn:
         raise ModelError(
-            f"{what} is given a value that there is for each element of {self.over}, outside of its scope. "
+            f"{what} is given a value that there is for each element of {self._over}, outside of its scope. "
             f"each(function, family) works on the elements; reduce(family, 'sum') makes one value of them",
             here(),
         )
@@ -57,7 +57,7 @@ class Family:
 
     def __len__(self) -> int:
         raise ModelError(
-            f"len(...) asks for the number of elements of {self.over}, which differs from instance to instance; the "
+            f"len(...) asks for the number of elements of {self._over}, which differs from instance to instance; the "
             f".length of a Seq, Tree or Edges is that number, as an integer of the instance",
             here(),
         )

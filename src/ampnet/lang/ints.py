@@ -14,7 +14,7 @@ the loop and the number of the round; so nothing has to be undone on the way bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -43,6 +43,7 @@ class Int:
         "scalar" (name)       a field that travels along          "index" (axis)          the place on an axis
         "lookup" (array, i)   an array of the structure           "rounds" (rounds)       how often a loop goes round
         "carried" (rounds, k), "after" (rounds, k, count)         an integer of a loop, in it and after it
+        "place" (i, size, name)                                   an index of elements; -1 is the last
 
         ``axes``: the scopes it varies over, besides those of its parts.
         """
@@ -56,7 +57,7 @@ class Int:
         if self.op == "lookup":
             own = isinstance(self.args[1], Int) and self.args[1].op == "index"
             return names[0] if own else f"{names[0]}[{names[1]}]"
-        return names[0] if self.op in ("scalar", "index") else f"{self.op}({', '.join(names)})"
+        return names[0] if self.op in ("scalar", "index", "place") else f"{self.op}({', '.join(names)})"
 
     def _binary(self, sign: str, other: object, swapped: bool = False) -> Int:
         if isinstance(other, bool | np.bool_ | np.integer):
@@ -232,7 +233,7 @@ class Coder:
     def __init__(self, fields: Sequence[str], inside: dict[Rounds, list[str]] | None = None) -> None:
         self.fields = tuple(fields)
         self.inside = inside or {}
-        self.names: dict[str, Any] = {"np": np}
+        self.names: dict[str, Any] = {"np": np, "place": _place}
 
     def text(self, value: Int | int) -> str:
         if not isinstance(value, Int):
@@ -248,6 +249,8 @@ class Coder:
             return f"np.maximum({self.text(args[0])}, 0)"
         if op == "neg":
             return f"(-{self.text(args[0])})"
+        if op == "place":
+            return f"place({self.text(args[0])}, {self.text(args[1])}, {args[2]!r}, s)"
         if op == "carried":
             rounds: Rounds = args[0]
             if rounds in self.inside:
@@ -273,6 +276,34 @@ def _compile(text: str, coder: Coder) -> Callable[..., Any]:
     return function
 
 
+def _place(index: Any, size: Any, name: str, s: Any) -> Column:
+    """Indices counted from 0, -1 being the last; raises `StateError` where there is no such element."""
+    index, size = np.broadcast_to(index, (len(s),)), np.broadcast_to(size, (len(s),))
+    found: Column = np.where(index < 0, index + size, index)
+    wrong = np.flatnonzero((found < 0) | (found >= size))
+    if len(wrong):
+        k = wrong[:1]
+        raise StateError(
+            f"element {int(index[k][0])} of '{name}' was asked for; it has {int(size[k][0])}, at {s.take(k).describe()}"
+        )
+    return found
+
+
+def substituted(value: Int, at: Mapping[Axis, Int]) -> Int:
+    """The expression, for other places on these axes than the one at hand."""
+    if not any(axis in value.axes for axis in at):
+        return value
+    if value.op == "index":
+        return at[value.args[0]]
+    if any(isinstance(arg, Rounds) for arg in value.args):
+        raise ModelError(
+            "an element is asked for by its index among integers that a loop inside of each element works out; give "
+            "the loop's result as a column of the Seq instead",
+            here(),
+        )
+    return Int(value.op, *(substituted(arg, at) if isinstance(arg, Int) else arg for arg in value.args))
+
+
 def parts(*values: Int | int | None) -> Iterator[Int]:
     """These expressions and all they are made of, each once."""
     seen: set[int] = set()
@@ -294,7 +325,7 @@ def needs_structure(value: Int | int) -> bool:
 
     (Graphs are checked on made-up states before a run; for one of those, a loop may never end.)
     """
-    return any(part.op in ("lookup", "rounds") for part in parts(value))
+    return any(part.op in ("lookup", "rounds", "place") for part in parts(value))
 
 
 def function(value: Int | int, fields: Sequence[str]) -> Callable[..., Any]:

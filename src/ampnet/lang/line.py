@@ -13,6 +13,7 @@ import torch
 
 _OURS = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "nodes") + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     str(contextlib.__file__),
 )

@@ -4,6 +4,8 @@ a value used once            an edge
 used in several places       a Bcast
 used nowhere                 a Sink, which answers its messages
 a module called n times      one node with n sites
+modules with a common        one node, Tied, with a face for each call
+parameter
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ampnet.lang.passes.rows import program_of
 from ampnet.lang.passes.uses import in_loops, unused, uses
 from ampnet.lang.scope import Scope
 from ampnet.lang.trace import Arg, Plan, Proto, Trace, Value
-from ampnet.nodes import Bcast, Concat, Linear, Rows, Sink
+from ampnet.nodes import Bcast, Concat, Linear, Parameterised, Rows, Sink, Tied
 from ampnet.nodes.node import Node
 
 
@@ -78,8 +80,9 @@ def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
         for function in node.state_functions().values():
             function.modulus = 1  # no move looks at the number of an instance
         for site, proto in enumerate(calls):
+            first = sum(len(call.inputs) for call in calls[:site])
             for port in range(len(proto.inputs)):
-                ends[id(proto), port] = f"{name}.{node.inputs[port if len(calls) == 1 else site]}"
+                ends[id(proto), port] = f"{name}.{node.inputs[first + port]}"
             for value in proto.outputs:
                 sources[id(value)] = f"{name}.{node.outputs[value.port if len(calls) == 1 else site]}"
             notes += _notes(name, proto, plan)
@@ -95,27 +98,58 @@ def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
 
 def _nodes(protos: Sequence[Proto], plan: Plan) -> list[tuple[str, Node, list[Proto]]]:
     """Name, node and the protos that it serves."""
-    sites: dict[int, list[Proto]] = {}
-    for proto in protos:
-        if proto.module is not None:
-            sites.setdefault(id(proto.module), []).append(proto)
+    together = _sharing(protos)
     out: list[tuple[str, Node, list[Proto]]] = []
     for proto in protos:
         if proto.pump is not None:
             continue
-        calls = [proto]
-        if proto.module is not None:
-            calls = sites[id(proto.module)]
-            if calls[0] is not proto:
-                continue
+        name, calls = proto.name, together.get(id(proto), [proto])
+        if calls[0] is not proto:
+            continue
+        if len({(id(call.module), call.alike) for call in calls}) > 1:
+            names = list(dict.fromkeys(call.name for call in calls))
+            name = unused("_".join(names), {p.name for p in protos}) if len(names) > 1 else names[0]
+            node: Node = Tied([(call.name, _alone(call, plan)) for call in calls])
+        elif proto.module is not None:
             node = _call(calls)
         elif proto.operation is not None:
             node = _rows(proto)
         else:
             assert proto.build is not None
             node = proto.build(plan)
-        out.append((proto.name, node, calls))
+        out.append((name, node, calls))
     return out
+
+
+def _sharing(protos: Sequence[Proto]) -> dict[int, list[Proto]]:
+    """By the id of a proto: all that use a parameter in common with it, by whatever way, in order."""
+    groups: dict[int, list[Proto]] = {}
+    owner: dict[int, list[Proto]] = {}
+    for proto in protos:
+        users = [proto.module, *proto.module.parameters()] if proto.module is not None else [proto.parameter]
+        group = groups[id(proto)] = [proto]
+        for user in users:
+            other = owner.get(id(user)) if user is not None else None
+            if other is not None and other is not group:
+                other += group
+                for member in group:
+                    groups[id(member)] = other
+                owner = {key: other if value is group else value for key, value in owner.items()}
+                group = other
+        owner.update({id(user): group for user in users if user is not None})
+    place = {id(proto): i for i, proto in enumerate(protos)}
+    return {key: sorted(group, key=lambda p: place[id(p)]) for key, group in groups.items()}
+
+
+def _alone(call: Proto, plan: Plan) -> Parameterised:
+    """The node of one call."""
+    if call.module is not None:
+        node: Node = _call([call])
+    else:
+        assert call.build is not None
+        node = call.build(plan)
+    assert isinstance(node, Parameterised)
+    return node
 
 
 def _call(calls: list[Proto]) -> Node:

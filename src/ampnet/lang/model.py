@@ -7,6 +7,8 @@ combinators, and calls `loss`. What it returns is up to it.
     model(*instance)                     runs forward, in plain torch: print, set breakpoints
     model.loss(*instance).backward()     the sum of its losses, with autograd
     compile(model, *instance)            the graph, with the same parameters
+
+An instance can be given by name as well: ``model(**row)``, ``model.loss(**row)`` or ``model.loss(row)`` with a dict.
 """
 
 from __future__ import annotations
@@ -17,25 +19,39 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.errors import ModelError
+from ampnet.lang.arguments import Signature
+from ampnet.lang.calls import families_taken
 from ampnet.lang.eager import Judged, record
+from ampnet.lang.trace import current
 
 
 class Model(nn.Module):
     """Base of models. See the head of this file."""
 
-    def loss(self, *instance: Any) -> Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run ``forward`` eagerly."""
+        if current.get() is not None:  # a part of a model that is being compiled
+            return super().__call__(*args, **kwargs)
+        with families_taken() as plain:
+            return plain(self, *args, **kwargs)
+
+    def loss(self, /, *instance: Any, **named: Any) -> Tensor:
         """The sum of all losses of one instance, differentiable. Runs eagerly."""
-        judged = self.judge(*instance)
+        judged = self.judge(*instance, **named)
         if not judged:
             raise ModelError(f"the forward of {type(self).__name__} calls no loss(...), so there is nothing to train")
         return torch.stack([j.value for j in judged]).sum()
 
-    def judge(self, *instance: Any) -> list[Judged]:
+    def judge(self, /, *instance: Any, **named: Any) -> list[Judged]:
         """Every loss of one instance by itself: name, value, prediction, label. Runs eagerly."""
+        signature = Signature(self)
+        bound = signature.bind(instance, named)
+        signature.check(bound)
+        args, kwargs = signature.call(bound)
         judged: list[Judged] = []
         token = record.set(judged)
         try:
-            self(*instance)
+            self(*args, **kwargs)
         finally:
             record.reset(token)
         return judged

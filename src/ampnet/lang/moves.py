@@ -6,13 +6,13 @@ into the structure takes it as its second argument, as nodes expect.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ampnet.lang.ints import Int, function, needs_structure
-from ampnet.lang.scope import Axis, Scope
+from ampnet.lang.scope import Axis, Guard, Scope
 from ampnet.message import ranges
 from ampnet.state import Column, Ints, States
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ampnet.lang.trace import Plan
 
 Move = Callable[..., States]
+_Moves = tuple[Move, Move]
 
 
 def _arity(made: Callable[[States, Any], Any], structure: bool) -> Callable[..., Any]:
@@ -144,6 +145,75 @@ def spread(plan: Plan, scope: Scope, axis: Axis) -> Callable[..., tuple[Column, 
     return _arity(generate, needs_structure(axis.size))
 
 
+def picked(
+    plan: Plan, source: Scope, frames: Sequence[Axis | Guard], at: Mapping[Axis, Int]
+) -> Callable[..., tuple[Column, States]]:
+    """From an element to all states inside of ``frames`` that name it: ``at`` says which place on which axis."""
+    scope = Scope(tuple(axis for axis in source.axes if axis not in at))
+    base = _Change(plan.fields(source), plan.fields(scope))
+    steps: list[tuple[Callable[..., Any], bool, int | None]] = []
+    for frame in frames:
+        if isinstance(frame, Guard):
+            index = frame.choice.index
+            steps.append((function(index, plan.fields(scope)), needs_structure(index), frame.way))
+        elif frame not in scope.axes:
+            steps.append((spread(plan, scope, frame), needs_structure(frame.size), None))
+            scope = scope.entering(frame)
+    named = [_of(place, plan.fields(scope)) for place in at.values()]
+    own = [plan.fields(source).index(axis.name) for axis in at]
+
+    def generate(s: States, v: Any) -> tuple[Column, States]:
+        states = base(s.columns)
+        _, first, group = np.unique(states.columns, axis=1, return_index=True, return_inverse=True)
+        group, of = group.reshape(-1), np.arange(len(first))
+        states = states.take(first)
+        for step, structured, way in steps:
+            found = step(states, v.at(states)) if structured else step(states)
+            owner, states = found if way is None else _where(states, found == way)
+            of = of[owner]
+        here, there = [group], [of]
+        for place, k in zip(named, own, strict=True):
+            here.append(s.columns[k])
+            there.append(np.broadcast_to(place(states, v.at(states)), (len(states),)))
+        mine, asked = _codes(here, there)
+        order = np.argsort(mine)
+        owner = order.take(np.searchsorted(mine[order], asked), mode="clip")
+        there_too = np.flatnonzero(mine[owner] == asked)  # the others' elements come in another batch
+        there_too = there_too[np.argsort(owner[there_too], kind="stable")]
+        return owner[there_too], states.take(there_too)
+
+    return generate
+
+
+def _where(states: States, keep: Column) -> tuple[Column, States]:
+    owner = np.flatnonzero(np.broadcast_to(keep, (len(states),)))
+    return owner, states.take(owner)
+
+
+def _codes(here: Sequence[Column], there: Sequence[Column]) -> tuple[Ints, Ints]:
+    """Rows of integers as one integer each, alike for both."""
+    a, b = np.zeros(len(here[0]), dtype=np.int64), np.zeros(len(there[0]), dtype=np.int64)
+    for mine, theirs in zip(here, there, strict=True):
+        most = 1 + max(int(mine.max(initial=0)), int(theirs.max(initial=0)))
+        a, b = a * most + mine, b * most + theirs
+    return a, b
+
+
+def member(plan: Plan, scope: Scope, old: Axis, new: Axis, members: Axis, to: Int, rank: Int, back: Int) -> _Moves:
+    """From a member of a group (an edge, a child) to its place among the members of what it belongs to, and back.
+
+    ``to`` and ``rank``: the element of ``new`` and the place there; ``back``: the element of ``old``, from those.
+    """
+    inner = scope.leaving(old).entering(new).entering(members)
+    source, target = plan.fields(scope), plan.fields(inner)
+    there, home = _Change(source, target, new.name), _Change(target, source, old.name)
+    owner, place, came = _of(to, source), _of(rank, source), _of(back, target)
+    return (
+        lambda s, v: there(s.columns, **{new.name: owner(s, v), members.name: place(s, v)}),
+        lambda s, v: home(s.columns, **{old.name: came(s, v)}),
+    )
+
+
 def across(plan: Plan, scope: Scope, nodes: Axis, edges: Axis, lists: str) -> Callable[..., tuple[Column, States]]:
     """From a node to each of its edges."""
     source, target = plan.fields(scope), plan.fields(scope.leaving(nodes).entering(edges))
@@ -156,11 +226,17 @@ def across(plan: Plan, scope: Scope, nodes: Axis, edges: Axis, lists: str) -> Ca
     return generate
 
 
-def replaced(plan: Plan, scope: Scope, old: Axis, new: Axis, array: str) -> Move:
-    """From an element of one axis to the element of another that an array names: an edge's target, a node's parent."""
+def replaced(plan: Plan, scope: Scope, old: Axis, new: Axis, to: Int) -> Move:
+    """From an element of one axis to an element of another: an edge's target, a node's parent."""
     source, target = plan.fields(scope), plan.fields(scope.leaving(old).entering(new))
-    change, k = _Change(source, target, new.name), source.index(old.name)
-    return lambda s, v: change(s.columns, **{new.name: v.get(array, s.columns[k])})
+    change, place = _Change(source, target, new.name), _of(to, source)
+    return lambda s, v: change(s.columns, **{new.name: place(s, v)})
+
+
+def apart(plan: Plan, scope: Scope, axis: Axis) -> Callable[[States, Column], States]:
+    """From a message of several rows to a state for each of them, by its place on an axis."""
+    change = _Change(plan.fields(scope), plan.fields(scope.entering(axis)))
+    return lambda s, place: change(s.columns, **{axis.name: place})
 
 
 def without(plan: Plan, scope: Scope, axis: Axis) -> Move:
@@ -175,28 +251,13 @@ def place(plan: Plan, scope: Scope, axis: Axis) -> Callable[[States], Column]:
     return lambda s: s.columns[k]
 
 
-def looked_up(plan: Plan, scope: Scope, axis: Axis, array: str) -> Callable[[States, Any], Column]:
-    """What an array has for the element."""
-    k = plan.fields(scope).index(axis.name)
-
-    def look(s: States, v: Any) -> Column:
-        found: Column = v.get(array, s.columns[k])
-        return found
-
-    return look
-
-
 def number(plan: Plan, scope: Scope, value: Int | int) -> Callable[..., Column]:
     """An integer expression."""
     return function(value, plan.fields(scope))
 
 
-def up_to_root(plan: Plan, scope: Scope, axis: Axis, root: str) -> tuple[Move, Move]:
+def up_to_root(plan: Plan, scope: Scope, axis: Axis, root: Int) -> _Moves:
     """Out of a tree at its root, and back."""
     inner, outer = plan.fields(scope.entering(axis)), plan.fields(scope)
-    there, back = _Change(inner, outer), _Change(outer, inner)
-
-    def undo(s: States, v: Any) -> States:
-        return back(s.columns, **{axis.name: v.get(root, np.zeros(len(s), dtype=np.int64))})
-
-    return lambda s: there(s.columns), undo
+    there, back, place = _Change(inner, outer), _Change(outer, inner), _of(root, outer)
+    return lambda s: there(s.columns), lambda s, v: back(s.columns, **{axis.name: place(s, v)})

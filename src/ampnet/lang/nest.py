@@ -41,6 +41,15 @@ def shape(nest: Any) -> Any:
     return None
 
 
+def along(function: Callable[..., Any], ends: list[Any], edge: Callable[[], Any]) -> Any:
+    """The message of an edge: a function of the values at its ends, of these and the edge, or of the source alone."""
+    if takes(function, len(ends)):
+        return function(*ends)
+    if len(ends) == 2 and takes(function, 1) and not takes(function, 3):
+        return function(ends[0])
+    return function(*ends, edge())
+
+
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Whether a function can be called with so many arguments."""
     if isinstance(function, nn.Module):

@@ -26,6 +26,10 @@ _ELEMENTWISE = {
 }  # fmt: skip
 """Torch's names of functions that have a form of their own."""
 
+_TOTALS = ("sum", "mean")
+_SHAPED = ("reshape", "view", "flatten", "unflatten", "unsqueeze", "squeeze")
+"""The same with the numbers of a row added up, and with rows of another shape."""
+
 _RANDOM = {
     "dropout",
     "alpha_dropout",
@@ -96,6 +100,10 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             return args[0]
         trace.fail(f"'{name}' draws random numbers, anew at every call; use an nn.Dropout submodule of the model")
     kwargs = {k: v for k, v in kwargs.items() if k not in ("inplace", "out")}
+    if name in ("linear", "embedding", "matmul", "mm", "mv"):
+        made = _of_parameter(trace, name, args, kwargs)
+        if made is not None:
+            return made
     if name == "__getitem__" and isinstance(args[0], Value):
         return index(*args)
     if name in ("cat", "concat", "concatenate", "hstack"):
@@ -104,11 +112,53 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             return made
     if name in ("chunk", "split", "tensor_split") and isinstance(args[0], Value):
         return _split(trace, name, *args, **kwargs)
+    if name in _TOTALS and isinstance(args[0], Value):
+        made = _total(trace, name, function, args, kwargs)
+        if made is not None:
+            return made
+    if name in _SHAPED and isinstance(args[0], Value):
+        row = _try(trace, function, args, kwargs)
+        if isinstance(row, Tensor) and row.dtype == args[0].row.dtype and row.numel() == args[0].row.numel():
+            return operation(trace, "reshape", [args[0]], row, name, shape=tuple(row.shape))
     if name in _ELEMENTWISE and not kwargs and len(args) <= 2:
         made = elementwise(trace, _ELEMENTWISE[name], args, function)
         if made is not None:
             return made
     return anything(trace, function, args, kwargs)
+
+
+def _of_parameter(trace: Trace, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value | None:
+    """``F.linear(x, weight)``, ``x @ weight.T`` and ``F.embedding(i, weight)``, where the weight is a bare parameter: a
+    node with parameters; None where that is not what is asked for."""
+    from ampnet.lang.calls import of_parameter
+
+    if name == "embedding":
+        plain = len(args) == 2 and not kwargs
+        return of_parameter(trace, nn.Embedding, args[0], args[1]) if plain and _matrix(args[1]) else None
+    if name == "linear":
+        x, weight, bias = (*args, *kwargs.values(), None)[:3]
+        if isinstance(x, Value) and _matrix(weight) and isinstance(bias, nn.Parameter | None):
+            return of_parameter(trace, nn.Linear, x, *([weight] if bias is None else [weight, bias]))
+        return None
+    x, turned = args[0], args[1]
+    weight = _transposed(turned)
+    if weight is not None and isinstance(x, Value) and not trace.is_parameter(x):
+        return of_parameter(trace, nn.Linear, x, weight)
+    return None
+
+
+def _matrix(given: Any) -> bool:
+    return isinstance(given, nn.Parameter) and given.dim() == 2
+
+
+def _transposed(given: Any) -> nn.Parameter | None:
+    """The parameter, where a value is a matrix of parameters with rows and columns exchanged."""
+    if not isinstance(given, Value) or given.proto.operation is None or given.proto.operation.op != "call":
+        return None
+    function, source = given.proto.operation.settings["function"], given.proto.inputs[0]
+    if function.__name__ not in ("t", "transpose", "adjoint", "swapaxes") or source is None or source.row.dim() != 2:
+        return None
+    return source.proto.parameter
 
 
 def elementwise(trace: Trace, op: str, args: Sequence[Any], function: Callable[..., Any]) -> Value | None:
@@ -127,6 +177,20 @@ def elementwise(trace: Trace, op: str, args: Sequence[Any], function: Callable[.
     if any(isinstance(a, Tensor) and a.dtype != row.dtype for a in args):
         return None
     return operation(trace, op, args, row)
+
+
+def _total(
+    trace: Trace, op: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Value | None:
+    """A sum or mean over the last dimension; None for any other."""
+    value, rank = args[0], args[0].row.dim()
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", -1 if rank == 1 else None))
+    if len(args) > 3 or not kwargs.keys() <= {"dim", "axis", "keepdim"} or not value.row.is_floating_point():
+        return None
+    if isinstance(dim, bool) or dim not in (-1, rank - 1) or not rank:
+        return None
+    keepdim = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
+    return operation(trace, op, [value], _try(trace, function, args, kwargs), keepdim=keepdim)
 
 
 def operation(trace: Trace, op: str, operands: Sequence[Any], row: Tensor, name: str = "", **settings: Any) -> Value:
@@ -188,8 +252,8 @@ def anything(trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], 
             nest = trace.value(nest)
             if nest.row.dim() > 1:
                 trace.fail(
-                    f"a parameter of shape {tuple(nest.row.shape)} is used by itself; put it into a module (nn.Linear, "
-                    f"or an nn.Module of your own), which then becomes a node that updates itself"
+                    f"a parameter of shape {tuple(nest.row.shape)} is used by itself; F.linear(x, parameter) is a node "
+                    f"that updates itself, and so is a module (nn.Linear, or an nn.Module of your own) that has it"
                 )
         if isinstance(nest, Value | Tensor):
             operands.append(nest)
@@ -358,6 +422,10 @@ def _binary(name: str, swapped: bool) -> Callable[..., Any]:
         args = (other, self) if swapped else (self, other)
         if name in _NAMED:
             made = elementwise(trace, _NAMED[name], args, sign)
+            if made is not None:
+                return made
+        if name == "matmul":
+            made = _of_parameter(trace, name, args, {})
             if made is not None:
                 return made
         if name == "pow" and not swapped and other == 2 and not isinstance(other, Value | Tensor):

@@ -17,7 +17,7 @@ from ampnet.lang import ops
 from ampnet.lang.ints import Int, Rounds
 from ampnet.lang.nest import leaves, rebuild, shape
 from ampnet.lang.scope import Axis, Frame
-from ampnet.lang.symbols import Each, Symbol
+from ampnet.lang.symbols import Each, Symbolic
 from ampnet.lang.trace import Trace, Value
 
 
@@ -25,8 +25,9 @@ from ampnet.lang.trace import Trace, Value
 class Lane:
     """Values that travel in one message."""
 
-    axis: Axis | None
-    """The axis of a family; None for values of the scope at hand."""
+    axes: tuple[Axis, ...]
+    """The axis of a family, from the outside in where it is a family of families; none for values of the scope at
+    hand."""
     value: Value
     """All of them, side by side."""
 
@@ -63,44 +64,44 @@ class Pack:
         else:
             self.spots = like.spots
             values = like._laid(nest, what)
-            self.lanes = [Lane(lane.axis, v) for lane, v in zip(like.lanes, values, strict=True)]
+            self.lanes = [Lane(lane.axes, v) for lane, v in zip(like.lanes, values, strict=True)]
 
-    def _leaves(self, nest: Any) -> list[tuple[Axis | None, Any]]:
-        """Each leaf's axis and value, brought to where the model is."""
-        out: list[tuple[Axis | None, Any]] = []
+    def _leaves(self, nest: Any) -> list[tuple[tuple[Axis, ...], Any]]:
+        """Each leaf's axes and value, brought to where the model is."""
+        out: list[tuple[tuple[Axis, ...], Any]] = []
         for leaf in leaves(nest):
             if isinstance(leaf, Int) or (self.rounds is not None and type(leaf) is int):
                 if self.rounds is None:
                     self.trace.fail("an integer of the instance is handed on as a value; only repeat(...) carries them")
-                out.append((None, leaf))
-            elif isinstance(leaf, Each | Symbol):
-                element = leaf.value if isinstance(leaf, Each) else leaf.element()
-                with self.trace.inside(*frames(leaf.axis)):
-                    out.append((leaf.axis, self.trace.bring(element)))
+                out.append(((), leaf))
+            elif isinstance(leaf, Symbolic):
+                with self.trace.inside(*frames(leaf._axis)):
+                    ((inner, value),) = self._leaves([leaf._element()])
+                    out.append(((leaf._axis, *inner), value))
             else:
                 if leaf is None:
                     self.trace.fail("a function gives nothing (None) where a value is wanted: is a 'return' missing?")
                 # A constant stays outside of rounds and choices as long as it can: it is pumped where it is needed.
-                out.append((None, self.trace.bring(leaf)))
+                out.append(((), self.trace.bring(leaf)))
         return out
 
     def _lay_out(self) -> None:
         given = self._leaves(self.nest)
         groups: dict[Any, list[int]] = {}
-        for i, (axis, value) in enumerate(given):
+        for i, (axes, value) in enumerate(given):
             if isinstance(value, Value):
                 packable = value.row.dim() == 1 and value.row.is_floating_point()
-                groups.setdefault((axis, value.row.dtype) if packable else i, []).append(i)
+                groups.setdefault((axes, value.row.dtype) if packable else i, []).append(i)
         spots: dict[int, Spot] = {}
         for members in groups.values():
-            axis = given[members[0]][0]
+            axes = given[members[0]][0]
             values = [given[i][1] for i in members]
             at = 0
             for i, value in zip(members, values, strict=True):
                 width = value.row.shape[-1] if len(members) > 1 else -1
                 spots[i] = Spot(len(self.lanes), at, at + width if width >= 0 else -1)
                 at += max(width, 0)
-            self.lanes.append(Lane(axis, self._beside(axis, values)))
+            self.lanes.append(Lane(axes, self._beside(axes, values)))
         numbers = 0
         for i, (_, value) in enumerate(given):
             if not isinstance(value, Value):
@@ -108,10 +109,10 @@ class Pack:
                 numbers += 1
         self.spots = [spots[i] for i in range(len(given))]
 
-    def _beside(self, axis: Axis | None, values: Sequence[Value]) -> Value:
+    def _beside(self, axes: Sequence[Axis], values: Sequence[Value]) -> Value:
         if len(values) == 1:
             return values[0]
-        with self.trace.inside(*frames(axis)):
+        with self.trace.inside(*frames(*axes)):
             return ops.beside(self.trace, values, torch.cat([v.row for v in values], -1))
 
     def unpacked(self, values: Sequence[Value], after: Axis | None = None) -> Any:
@@ -123,11 +124,18 @@ class Pack:
                 now = self.rounds.value(spot.number)
                 out.append(now if after is None else Int("after", self.rounds, spot.number, after.size))
                 continue
-            axis, value = self.lanes[spot.lane].axis, values[spot.lane]
-            with self.trace.inside(*frames(axis)):
-                part = value if spot.stop < 0 else ops.cut(self.trace, value, spot.start, spot.stop)
-            out.append(part if axis is None else Each(self.trace, axis, part))
+            axes, value = self.lanes[spot.lane].axes, values[spot.lane]
+            with self.trace.inside(*frames(*axes)):
+                part: Any = value if spot.stop < 0 else ops.cut(self.trace, value, spot.start, spot.stop)
+            for axis in reversed(axes):
+                part = Each(self.trace, axis, part)
+            out.append(part)
         return rebuild(self.nest, iter(out))
+
+    def inside_out(self, values: Sequence[Value]) -> Any:
+        """The nest with one value in place of each family: these have come of its lanes."""
+        self.lanes = [Lane(lane.axes[1:], value) for lane, value in zip(self.lanes, values, strict=True)]
+        return self.unpacked(values)
 
     def repacked(self, nest: Any, what: str) -> list[Value]:
         """Another nest of the same make, laid out in the same lanes."""
@@ -139,15 +147,15 @@ class Pack:
         given = self._leaves(nest)
         first = self._rows()
         members: list[list[Value]] = [[] for _ in self.lanes]
-        for i, (spot, (axis, value)) in enumerate(zip(self.spots, given, strict=True)):
+        for i, (spot, (axes, value)) in enumerate(zip(self.spots, given, strict=True)):
             if spot.lane < 0:
                 if isinstance(value, Value):
                     self.trace.fail(f"{what} gives a tensor in place of an integer")
                 assert self.rounds is not None
                 self.rounds.updates.append(value)
                 continue
-            wanted, row = self.lanes[spot.lane].axis, first[i]
-            if not isinstance(value, Value) or axis is not wanted:
+            wanted, row = self.lanes[spot.lane].axes, first[i]
+            if not isinstance(value, Value) or axes != wanted:
                 self.trace.fail(f"{what} must give values of the same scope as it was given, value {i + 1} is not")
             if value.row.shape != row.shape or value.row.dtype != row.dtype:
                 self.trace.fail(
@@ -155,7 +163,7 @@ class Pack:
                     f"before, {tuple(value.row.shape)} {value.row.dtype} now"
                 )
             members[spot.lane].append(value)
-        return [self._beside(lane.axis, some) for lane, some in zip(self.lanes, members, strict=True)]
+        return [self._beside(lane.axes, some) for lane, some in zip(self.lanes, members, strict=True)]
 
     def _rows(self) -> list[Any]:
         """Shape and dtype of every leaf."""
@@ -169,8 +177,6 @@ class Pack:
         return out
 
 
-def frames(axis: Axis | None) -> list[Frame]:
-    """What one is inside of, inside of an axis."""
-    if axis is None:
-        return []
-    return [axis] if axis.real is None else [axis, axis.real]
+def frames(*axes: Axis) -> list[Frame]:
+    """What one is inside of, inside of these axes."""
+    return [frame for axis in axes for frame in (axis, axis.real) if frame is not None]

@@ -4,10 +4,12 @@
     atoms  = Seq(kind=torch.tensor([6, 1, 1]), charge=...)         several, by name
     bonds  = Edges(atoms, source=[0, 1], target=[1, 0], kind=[2, 2])
     tree   = Tree(parents=[2, 2, -1], leaves={"word": torch.tensor([17, 4])}, label=torch.tensor([3, 2, 4]))
+    text   = Seq(words=[torch.tensor([4, 8, 1]), torch.tensor([7, 7])])      a sequence for each element
 
 **Tensors are payload, plain integers are control.** A column given as a tensor (a row for each element) is what layers
 compute with. A column given as a list or NumPy array of integers decides where messages go: the layer to use, the type
-of an edge, the number of rounds.
+of an edge, the number of rounds. A column given as a list of sequences (`Seq`, tensors, lists of integers) or trees has
+one for each element, of any length (`ampnet.lang.ragged`).
 
 The same objects are handed to a model that runs eagerly and to `Compiled.instance`.
 """
@@ -15,8 +17,9 @@ The same objects are handed to a model that runs eagerly and to `Compiled.instan
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -28,13 +31,17 @@ from ampnet.lang.family import Family
 from ampnet.lang.line import here
 from ampnet.state import Ints
 
-Column = Tensor | Ints
+if TYPE_CHECKING:
+    from ampnet.lang.ragged import Ragged
+
+Column = Any
+"""A tensor, an array of integers, or a `Ragged`."""
 
 
 class Space:
     """Elements, and what is known of each: columns, by name."""
 
-    kind = "elements"
+    _kind = "elements"
     _given: Mapping[str, str] = MappingProxyType({})
     """Where a column is given, if not for all elements: "leaves" or "branches"."""
 
@@ -44,7 +51,7 @@ class Space:
         self._only = dict(only or {})
         self._columns: dict[str, Column] = {}
         for name, given in columns.items():
-            column = given if isinstance(given, Tensor) else _integers(name, given, type(self).__name__)
+            column = _column(name, given, type(self).__name__)
             wanted = len(self._only[name]) if name in self._only else count
             if column.ndim == 0 or len(column) != wanted:
                 raise DataError(
@@ -64,27 +71,49 @@ class Space:
         )
 
     @property
-    def length(self) -> int:
-        """How many elements there are; unlike ``len`` it can be used in a model that is compiled."""
-        return self._count
+    def length(self) -> Any:
+        """The number of elements; unlike ``len`` it can be used in a model that is compiled. A column of this name goes
+        first."""
+        return self.__getattr__("length") if "length" in self._columns else self._count
+
+    def __getitem__(self, index: int) -> Any:
+        """Element ``index``, by an integer of the instance; -1 is the last."""
+        return self._element(place(index, self._count, repr(self)))
 
     @property
-    def plain(self) -> bool:
+    def _plain(self) -> bool:
         """Whether an element is one value, without a name."""
         return list(self._columns) == ["value"]
 
     def _integers(self, name: str) -> Ints:
         """A column that decides where messages go."""
         column = self._column(name)
-        if isinstance(column, Tensor):
+        if not isinstance(column, np.ndarray):
+            found = "a tensor (payload)" if isinstance(column, Tensor) else "a sequence for each element"
             raise DataError(
-                f"column '{name}' of {self!r} is a tensor (payload); the model was compiled for integers there "
+                f"column '{name}' of {self!r} is {found}; the model was compiled for integers there "
                 f"(control: a list or NumPy array)"
             )
         return column
 
+    def _ragged(self, name: str) -> Ragged:
+        """A column that has a sequence or tree for each element."""
+        from ampnet.lang.ragged import Ragged
+
+        column = self._column(name)
+        if not isinstance(column, Ragged):
+            if not self._count:  # of an empty list it cannot be told what it is a list of
+                return Ragged(name, [])
+            raise DataError(
+                f"column '{name}' of {self!r} has one entry for each element; the model was compiled for a sequence "
+                f"for each (a list of Seqs or tensors)"
+            )
+        return column
+
     def __getattr__(self, name: str) -> Many:
-        if name.startswith("_") or name not in self._columns:
+        if name.startswith("_"):  # also asked for while a copy is made, which has no columns yet
+            raise AttributeError(f"a {type(self).__name__} has no '{name}'")
+        if name not in self._columns:
             known = ", ".join(self._columns) or "none"
             raise AttributeError(f"no column '{name}' in this {type(self).__name__}; there are: {known}")
         return Many(self, [self._at(name, i) for i in range(len(self))])
@@ -103,13 +132,28 @@ class Space:
             if place == len(self._only[name]) or self._only[name][place] != i:
                 return None
             i = place
-        return column[i] if isinstance(column, Tensor) else int(column[i])
+        return int(column[i]) if isinstance(column, np.ndarray) else column[i]
 
     def _element(self, i: int) -> Any:
-        return self._at("value", i) if self.plain else Element(self, i)
+        return self._at("value", i) if self._plain else Element(self, i)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the elements are the same, by value. (Edges belong to a Seq by identity.)"""
+        if type(self) is not type(other) or not isinstance(other, Space):
+            return NotImplemented
+        mine, others = self._parts(), other._parts()
+        return mine.keys() == others.keys() and all(_equal(mine[name], others[name]) for name in mine)
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self._count, *self._columns))
+
+    def _parts(self) -> dict[str, Any]:
+        """All that there is to compare."""
+        return {**self._columns, " given": dict(self._given)}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} elements: {', '.join(self._columns)})"
+        count = f"{len(self)} element{'' if len(self) == 1 else 's'}"
+        return f"{type(self).__name__}({count}{': ' * bool(self._columns)}{', '.join(self._columns)})"
 
 
 class Element:
@@ -121,12 +165,14 @@ class Element:
         self._space, self._index = space, index
 
     @property
-    def index(self) -> int:
-        """Its place."""
-        return self._index
+    def index(self) -> Any:
+        """Its place, unless there is a column of this name."""
+        return self.__getattr__("index") if "index" in self._space._columns else self._index
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._space._columns:
+        if name.startswith("_"):
+            raise AttributeError(f"an element has no '{name}'")
+        if name not in self._space._columns:
             raise AttributeError(f"no column '{name}' in {self._space!r}")
         value = self._space._at(name, self._index)
         if value is None:
@@ -141,14 +187,25 @@ class Many(Family):
         self.space, self.values = space, values
 
     @property
-    def over(self) -> str:
+    def _over(self) -> str:
         return repr(self.space)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.values[place(index, len(self.values), repr(self.space))]
+
+
+class Members(Space):
+    """The children of a node, or the messages that arrive at one: elements without columns."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, {})
 
 
 class Seq(Space):
     """Elements in a row: the tokens of a sentence, the atoms of a molecule. At least one.
 
-    ``Seq(tensor)`` has one value for each element, ``Seq(word=..., tag=...)`` several by name.
+    ``Seq(tensor)`` has one value for each element, ``Seq(word=..., tag=...)`` several by name. ``Seq([a, b])`` of
+    sequences has a sequence for each element.
     """
 
     def __init__(self, value: Tensor | ArrayLike | None = None, **columns: Tensor | ArrayLike) -> None:
@@ -170,7 +227,7 @@ class Tree(Space):
     of their numbers.
     """
 
-    kind = "tree"
+    _kind = "tree"
 
     def __init__(
         self,
@@ -220,14 +277,29 @@ class Tree(Space):
             return leaf
         if what == "siblings":
             return np.where(self._parents < 0, 0, self._degree[self._parents])
-        return np.array([self._root])
+        if what == "degree":
+            return self._degree
+        return np.array([self._root]) if what == "root" else self._below[what]
+
+    @cached_property
+    def _below(self) -> dict[str, Ints]:
+        """``child``: the root, then the children of node 0, those of node 1, ...; ``first_child``: where those of each
+        node begin; ``rank``: the place of a node among its siblings."""
+        child, first = np.argsort(self._parents, kind="stable"), 1 + np.cumsum(self._degree) - self._degree
+        rank = np.empty(len(child), dtype=np.int64)
+        rank[child] = np.arange(len(child))
+        rank = np.where(self._parents < 0, 0, rank - first[self._parents])
+        return {"child": child, "first_child": first, "rank": rank}
+
+    def _parts(self) -> dict[str, Any]:
+        return {**super()._parts(), " parents": self._parents}
 
     def _check_arity(self, wanted: int) -> None:
         wrong = np.flatnonzero((self._degree > 0) & (self._degree != wanted))
         if len(wrong):
             raise DataError(
                 f"node {int(wrong[0])} of a Tree has {int(self._degree[wrong[0]])} children; the model's branch "
-                f"function takes {wanted}"
+                f"function takes {wanted}. With children='family' it gets any number of them, as a family"
             )
 
     def _arity(self) -> int | None:
@@ -241,7 +313,7 @@ class Tree(Space):
 class Edges(Space):
     """Directed edges between the elements of a `Seq`: from ``source[e]`` to ``target[e]``. There may be none."""
 
-    kind = "edges"
+    _kind = "edges"
 
     def __init__(self, nodes: Seq, source: ArrayLike, target: ArrayLike, **columns: Tensor | ArrayLike) -> None:
         self._nodes = nodes
@@ -265,9 +337,23 @@ class Edges(Space):
         if what == "degree":
             each = degree[ends]
             return np.concatenate((each, np.ones(n, dtype=np.int64))) if len(lonely) else each
+        if what == "arrivals":
+            return degree
+        if what == "arrival":  # the edges that lead to node 0, those that lead to node 1, ...
+            return np.argsort(ends, kind="stable")
+        first: Ints = np.cumsum(degree) - degree
+        if what == "first_arrival":
+            return first
+        if what == "rank":  # the place of an edge among those of its target
+            rank = np.empty(len(ends), dtype=np.int64)
+            rank[np.argsort(ends, kind="stable")] = np.arange(len(ends))
+            return rank - first[ends]
         null = np.zeros(len(ends) + (n if len(lonely) else 0), dtype=np.int64)
         null[len(ends) :] = 1
         return null
+
+    def _parts(self) -> dict[str, Any]:
+        return {**super()._parts(), " source": self._source, " target": self._target, " nodes": self._nodes}
 
     def _lists(self, what: str) -> tuple[Ints, Ints]:
         """The edges of each node: (edges, where each node's begin)."""
@@ -283,14 +369,48 @@ class Edges(Space):
         return edge[np.argsort(owner, kind="stable")], start
 
 
+def place(index: Any, size: int, where: str) -> int:
+    """An index of elements, counted from 0; raises `DataError` where there is none such."""
+    if isinstance(index, slice):
+        raise ModelError(f"a slice of {where}: pass that part to the model as a Seq of its own", here())
+    if not isinstance(index, int | np.integer):
+        raise ModelError(
+            f"the index of an element of {where} is a {type(index).__name__}. It must be an integer of the instance: "
+            f"pass it as a plain integer, or as a column that is a list or NumPy array",
+            here(),
+        )
+    if not -size <= index < size:
+        raise DataError(f"element {int(index)} of {where} was asked for; it has {size}")
+    return int(index) % size
+
+
+def _column(name: str, given: Any, what: str) -> Column:
+    from ampnet.lang.ragged import Ragged, is_ragged
+
+    if isinstance(given, Tensor | Ragged):
+        return given
+    return Ragged(name, given) if is_ragged(given) else _integers(name, given, what)
+
+
 def _integers(name: str, given: Any, what: str) -> Ints:
     array = np.asarray(given)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iub"):
         raise DataError(
-            f"column '{name}' of a {what} is {array.dtype} {array.shape}; a column is a tensor (payload) or one row of "
-            f"integers (control)"
+            f"column '{name}' of a {what} is {array.dtype} {array.shape}; a column is a tensor (payload), one row of "
+            f"integers (control), or a list of sequences"
         )
     return array.astype(np.int64)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two columns are equal."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    return bool(a.spaces == b.spaces) if hasattr(a, "spaces") else bool(a == b)
 
 
 def zero_like(space: Space) -> Any:
@@ -307,4 +427,8 @@ class _Blank(Element):
         if name.startswith("_") or name not in self._space._columns:
             raise AttributeError(f"no column '{name}' in {self._space!r}")
         column = self._space._columns[name]
-        return torch.zeros(column.shape[1:], dtype=column.dtype) if isinstance(column, Tensor) else 0
+        return torch.zeros(column.shape[1:], dtype=column.dtype) if isinstance(column, Tensor) else Nothing()
+
+
+class Nothing(int):
+    """An entry of a column that was given as an empty list: 0 if it is taken for an integer, else an empty sequence."""

@@ -1,151 +1,303 @@
 """Symbols: sequences, trees and edges, their elements and columns, as a model that is being compiled sees them.
 
 They look like what `ampnet.lang.spaces` hands to a model that runs eagerly. A tensor column that is used becomes an
-input of the graph, a column of integers an array of the instance's structure.
+input of the graph, a column of integers an array of the instance's structure, and a column of sequences a further axis,
+inside of the one it is a column of:
+
+    document              axis `document`                     size: a scalar of the instance
+    document.words        axis `document_words` inside it     size: an array, by the place on `document`
+
+Arrays of an inner axis hold the entries of all outer elements end to end; ``start[outer place] + inner place`` is where
+an element's entry is (`Symbol._flat`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ampnet.lang.family import Family
-from ampnet.lang.ints import Int
+from ampnet.lang.ints import Int, substituted
 from ampnet.lang.line import here
-from ampnet.lang.nest import takes
+from ampnet.lang.pick import pick
+from ampnet.lang.ragged import Flat, Ragged
 from ampnet.lang.scope import Axis, Choice, Scope
-from ampnet.lang.spaces import Edges, Space, Tree
+from ampnet.lang.spaces import Edges
 from ampnet.lang.trace import Proto, Pump, Trace, Value, meta
+from ampnet.state import Ints
 
 
-class Each(Family):
-    """A value (or integer) for each element of an axis."""
+class Symbolic(Family):
+    """A value, integer, element or family for each element of an axis."""
 
-    def __init__(self, trace: Trace, axis: Axis, value: Value | Int) -> None:
-        self.trace, self.axis, self.value = trace, axis, value
+    _trace: Trace
+    _axis: Axis
 
     @property
-    def over(self) -> str:
-        return f"'{self.axis.name}'"
+    def _over(self) -> str:
+        return f"'{self._axis.name}'"
+
+    def _element(self) -> Any:
+        """What it has for the element at hand."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        return _at(self._trace, self._element(), {self._axis: self._place(index)})
+
+    def _place(self, index: Any) -> Int:
+        if isinstance(index, slice):
+            self._trace.fail(f"a slice of {self._over}: pass that part to the model as a Seq of its own")
+        index = self._trace.check_int(index, f"the index of an element of {self._over}")
+        return Int("place", index, self._axis.size, self._axis.name)
 
 
-class Symbol(Family):
-    """A Seq, Tree or Edges that is an argument of the model."""
+def _at(trace: Trace, what: Any, at: Mapping[Axis, Int]) -> Any:
+    """What there is for an element at hand, for the elements at these places instead."""
+    if isinstance(what, Value):
+        return pick(trace, what, at)
+    if isinstance(what, Int):
+        return substituted(what, at)
+    return Place(what._symbol, at) if isinstance(what, Place) else Moved(trace, what, at)
 
-    def __init__(self, trace: Trace, position: int, name: str, example: Space, nodes: Symbol | None = None) -> None:
-        self.trace, self.position, self.example = trace, position, example
-        size = trace.field(f"{name}_length")
-        trace.scalars[size] = lambda args: len(args[position])
-        self.length = Int("scalar", size)
-        self.axis = trace.axis(name, example.kind, self.length)
-        self.index = Int("index", self.axis, axes=frozenset({self.axis}))
-        self.nodes = nodes.axis if nodes is not None else None
-        self._columns: dict[str, Value | Int] = {}
+
+class Each(Symbolic):
+    """A value, integer or family for each element of an axis."""
+
+    def __init__(self, trace: Trace, axis: Axis, value: Any) -> None:
+        self._trace, self._axis, self.axis, self.value = trace, axis, axis, value
+
+    def _element(self) -> Any:
+        return self.value
+
+
+class Moved(Symbolic):
+    """A family of one outer element that was picked by its place, as an axis of its own."""
+
+    def __init__(self, trace: Trace, family: Symbolic, at: Mapping[Axis, Int]) -> None:
+        inner = family._axis
+        size = substituted(inner.size, at) if isinstance(inner.size, Int) else inner.size
+        self._trace, self._family = trace, family
+        self._axis = trace.axis(inner.name, "elements", size)
+        self._places = {**at, inner: Int("index", self._axis, axes=frozenset({self._axis}))}
+
+    def _element(self) -> Any:
+        return _at(self._trace, self._family._element(), self._places)
+
+    def __getitem__(self, index: Any) -> Any:
+        return _at(self._trace, self._family._element(), {**self._places, self._family._axis: self._place(index)})
+
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(self._family, Symbol) and name in self._family._example._columns:
+            column = self._family._column(name)
+            with self._trace.inside(self._axis):
+                return Each(self._trace, self._axis, _at(self._trace, column, self._places))
+        return super().__getattr__(name)
+
+
+class Symbol(Symbolic):
+    """A Seq, Tree or Edges that is an argument of the model, or a column of one."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        position: int,
+        name: str,
+        example: Any,
+        nodes: Symbol | None = None,
+        outer: tuple[Symbol, str] | None = None,
+    ) -> None:
+        """``outer``: the symbol and column that it is the entry of."""
+        self._trace, self._position, self._example = trace, position, example
+        self._nodes, self._outer = nodes, outer
+        self._columns: dict[str, Value | Int | Symbol] = {}
         self._choice: Choice | None = None
+        if outer is None:
+            size = trace.field(f"{name}_length")
+            trace.scalars[size] = lambda args: len(args[position])
+            self._axis = trace.axis(name, example._kind, Int("scalar", size))
+            self._index = Int("index", self._axis, axes=frozenset({self._axis}))
+            self._base: Int | int = 0
+        else:
+            self._axis = trace.axis(name, example._kind, 0)
+            self._index = Int("index", self._axis, axes=frozenset({self._axis}))
+            self._axis.size = Int("lookup", self._array("length"), outer[0]._flat)
+            self._base = Int("lookup", self._array("start"), outer[0]._flat)
+        self._flat: Int = self._index if outer is None else self._base + self._index
+        """Where the entries of the element at hand are, in arrays of all elements."""
         if isinstance(example, Edges):
-            null = Int("lookup", self.array("null"), self.index)
-            self._choice = Choice(null, ("real", "none"))
-            self.axis.real = trace.guard(self._choice, 0)
+            self._choice = Choice(self._lookup("null"), ("real", "none"))
+            self._axis.real = trace.guard(self._choice, 0)
 
     @property
-    def over(self) -> str:
-        return f"'{self.axis.name}'"
+    def length(self) -> Any:
+        """The number of elements, unless there is a column of this name."""
+        return self.__getattr__("length") if "length" in self._example._columns else self._axis.size
 
     def __len__(self) -> int:
-        self.trace.fail(
-            f"len(...) of '{self.axis.name}' differs from instance to instance and is not known while the model is "
-            f"compiled. '{self.axis.name}.length' is an integer that repeat(..., times=...) can take; to calculate "
-            f"with it, pass it to the model as a tensor"
+        name = self._axis.name
+        self._trace.fail(
+            f"len(...) of '{name}' differs from instance to instance and is not known while the model is compiled. "
+            f"'{name}.length' is an integer that repeat(..., times=...) can take; to calculate with it, pass it to the "
+            f"model as a tensor"
         )
 
-    def element(self) -> Any:
-        """The element at hand."""
-        return self.column("value") if self.example.plain else Place(self)
+    def _element(self) -> Any:
+        return self._column("value") if self._example._plain else Place(self)
 
     def __getattr__(self, name: str) -> Each:
-        if name.startswith("_") or name not in self.example._columns:
-            if not name.startswith("_") and hasattr(Tensor, name):
+        if name.startswith("_"):  # also asked for while a copy is made, which has no example yet
+            raise AttributeError(f"a {type(self).__name__} has no '{name}'")
+        if name not in self._example._columns:
+            if hasattr(Tensor, name):
                 self._refuse(f"'.{name}'")
-            known = ", ".join(self.example._columns) or "none"
-            raise AttributeError(f"no column '{name}' in '{self.axis.name}'; there are: {known}")
-        return Each(self.trace, self.axis, self.column(name))
+            known = ", ".join(self._example._columns) or "none"
+            raise AttributeError(f"no column '{name}' in '{self._axis.name}'; there are: {known}")
+        return Each(self._trace, self._axis, self._column(name))
 
-    def column(self, name: str) -> Value | Int:
+    def _column(self, name: str) -> Value | Int | Symbol:
         """What a column has for the element at hand."""
         if name not in self._columns:
-            given = self.example._columns[name]
-            self._columns[name] = self._tensor(name, given) if isinstance(given, Tensor) else self._integer(name)
+            given = self._example._columns[name]
+            if isinstance(given, Ragged):
+                inner = f"{self._axis.name}_{name}"
+                made: Any = Symbol(self._trace, self._position, inner, given.flat, outer=(self, name))
+            else:
+                made = self._tensor(name, given) if isinstance(given, Tensor) else self._integer(name)
+            self._columns[name] = made
         return self._columns[name]
 
+    def _scope(self, name: str) -> Scope:
+        """Where the entries of a column live."""
+        outer = Scope() if self._outer is None else self._outer[0]._scope(self._outer[1])
+        scope = outer.entering(self._axis)
+        if self._axis.real is not None:
+            scope = scope.guarded(self._axis.real)
+        at = self._example._given.get(name)
+        return scope if at is None else scope.guarded(self._trace.guard(self._leaf_or_branch(), int(at == "leaves")))
+
     def _tensor(self, name: str, given: Tensor) -> Value:
-        scope = Scope((self.axis,), (self.axis.real,) if self.axis.real is not None else ())
-        at = self.example._given.get(name)
-        if at is not None:
-            scope = scope.guarded(self.trace.guard(self.leaf_or_branch(), int(at == "leaves")))
-        label = self.axis.name if self.example.plain else f"{self.axis.name}_{name}"
+        label = self._axis.name if self._example._plain else f"{self._axis.name}_{name}"
         proto = Proto(
-            self.trace.name(label), [], ("out",), here(),
-            pump=Pump(self.position, name, at, self.axis),
+            self._trace.name(label), [], ("out",), here(),
+            pump=Pump(self._position, name, self._example._given.get(name), self),
         )  # fmt: skip
         row = torch.empty(given.shape[1:], dtype=given.dtype)
-        return self.trace.emit(proto, (scope, meta(row)))
+        return self._trace.emit(proto, (self._scope(name), meta(row)))
 
     def _integer(self, name: str) -> Int:
-        if name in self.example._only:
-            self.trace.fail(f"integers such as '{name}' must be given for all nodes of a tree, not for some")
-        array, position = f"{self.axis.name}_{name}", self.position
-        self.trace.arrays[array] = lambda args: args[position]._integers(name)
-        return Int("lookup", array, self.index)
+        if name in self._example._only:
+            self._trace.fail(f"integers such as '{name}' must be given for all nodes of a tree, not for some")
+        array = f"{self._axis.name}_{name}"
+        self._trace.arrays[array] = lambda args: self._table(args)._integers(name)
+        return Int("lookup", array, self._flat)
 
-    def array(self, what: str) -> str:
-        """The name of an array that follows from the tree or the edges."""
-        name, position = f"{self.axis.name}__{what}", self.position
+    # -- from the arguments of an instance
+
+    def _table(self, args: Sequence[Any]) -> Any:
+        """The space of all its elements, those of all outer elements end to end."""
+        if self._outer is None:
+            return args[self._position]
+        symbol, column = self._outer
+        return symbol._table(args)._ragged(column).flat
+
+    def _places(self, args: Sequence[Any], column: str) -> list[tuple[Axis, Ints]]:
+        """Where each entry of a column is, on each axis."""
+        table = self._table(args)
+        only = table._only.get(column)
+        return self._where(args, np.arange(len(table)) if only is None else only)
+
+    def _where(self, args: Sequence[Any], flat: Ints) -> list[tuple[Axis, Ints]]:
+        if self._outer is None:
+            return [(self._axis, flat)]
+        symbol, column = self._outer
+        table, only = self._table(args), symbol._table(args)._only.get(column)
+        assert isinstance(table, Flat)
+        owner = table.owner[flat]
+        return [*symbol._where(args, owner if only is None else only[owner]), (self._axis, table.inner[flat])]
+
+    def _array(self, what: str) -> str:
+        """The name of an array that follows from the tree, the edges, or the lengths of inner sequences."""
+        name = f"{self._axis.name}__{what}"
+        arrays: dict[str, Callable[[Sequence[Any]], Any]] = self._trace.arrays
         if what in ("out", "in"):
-            self.trace.arrays[name] = lambda args: args[position]._lists(what)[0]
-            self.trace.arrays[f"{name}_start"] = lambda args: args[position]._lists(what)[1]
+            arrays[name] = lambda args: self._table(args)._lists(what)[0]
+            arrays[f"{name}_start"] = lambda args: self._table(args)._lists(what)[1]
+        elif what in ("length", "start") or (what == "root" and self._outer is not None):
+            arrays[name] = lambda args: self._by_outer(args, what)
         else:
-            self.trace.arrays[name] = lambda args: args[position]._derived(what)
+            arrays[name] = lambda args: self._table(args)._derived(what)
         return name
 
-    def leaf_or_branch(self) -> Choice:
+    def _by_outer(self, args: Sequence[Any], what: str) -> Ints:
+        """What there is for each outer element: the length of its entry, where it starts, its root."""
+        assert self._outer is not None
+        symbol, column = self._outer
+        outer = symbol._table(args)
+        ragged, only = outer._ragged(column), outer._only.get(column)
+        entries = ragged.flat._derived("root") if what == "root" else ragged.lengths
+        out: Ints = entries
+        if only is not None:  # the others have none
+            out = np.zeros(len(outer), dtype=np.int64)
+            out[only] = entries
+        return np.cumsum(out) - out if what == "start" else out
+
+    def _lookup(self, what: str) -> Int:
+        """What an array has for the element at hand."""
+        return Int("lookup", self._array(what), self._flat)
+
+    def _root(self) -> Int:
+        """The root of the tree at hand."""
+        return Int("lookup", self._array("root"), 0 if self._outer is None else self._outer[0]._flat)
+
+    def _leaf_or_branch(self) -> Choice:
         """Which kind of node of a tree: 0 a branch, 1 a leaf."""
         if self._choice is None:
-            self._choice = Choice(Int("lookup", self.array("leaf"), self.index), ("branch", "leaf"))
+            self._choice = Choice(self._lookup("leaf"), ("branch", "leaf"))
         return self._choice
 
-    def arity(self, branch: Callable[..., Any]) -> int:
-        """How many children inner nodes have: as many as those of the example, or as the branch function takes."""
-        assert isinstance(self.example, Tree)
-        arity = self.example._arity()
-        if arity == 0:  # an example without inner nodes
-            arity = next((n for n in range(1, 9) if takes(branch, n)), None)
+    def _arity(self, branch: Callable[..., Any], wanted: int | None) -> int:
+        """The number of children of inner nodes: as the model says, as the example has, or as the function takes."""
+        arity = self._example._arity() if wanted is None else wanted
         if arity is None:
-            self.trace.fail(
+            self._trace.fail(
                 "the inner nodes of the example tree differ in their number of children, so the branch function cannot "
-                "take them one by one; use fold_tree(..., reduction='sum')"
+                "take them one by one; with fold_tree(..., children='family') it gets them as a family"
             )
-        position = self.position
-        self.trace.checks.append(lambda args: args[position]._check_arity(arity))
-        return arity
+        if arity == 0:  # an example without inner nodes
+            kinds = [p.kind for p in inspect.signature(branch).parameters.values() if p.default is p.empty]
+            arity = len(kinds)
+            if arity not in (1, 2) or inspect.Parameter.VAR_POSITIONAL in kinds:
+                self._trace.fail(
+                    "the example tree has no inner node, so it cannot be told how many children the branch function "
+                    "takes, and whether its last argument is the node itself. Compile with a tree that has inner "
+                    "nodes, or say it: fold_tree(..., children=2)"
+                )
+        self._trace.checks.append(lambda args: self._table(args)._check_arity(arity))
+        return int(arity)
 
 
 class Place:
-    """One element of a space with several columns."""
+    """One element of a space with several columns: the one at hand, or the one at some places."""
 
-    __slots__ = ("_symbol",)
+    __slots__ = ("_picked", "_symbol")
 
-    def __init__(self, symbol: Symbol) -> None:
-        self._symbol = symbol
+    def __init__(self, symbol: Symbol, at: Mapping[Axis, Int] | None = None) -> None:
+        self._symbol, self._picked = symbol, at
 
     @property
-    def index(self) -> Int:
-        """Its place."""
-        return self._symbol.index
+    def index(self) -> Any:
+        """Its place, unless there is a column of this name."""
+        if "index" in self._symbol._example._columns:
+            return self.__getattr__("index")
+        return self._symbol._index if self._picked is None else self._picked[self._symbol._axis]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._symbol.example._columns:
-            raise AttributeError(f"no column '{name}' in '{self._symbol.axis.name}'")
-        return self._symbol.column(name)
+        if name.startswith("_") or name not in self._symbol._example._columns:
+            raise AttributeError(f"no column '{name}' in '{self._symbol._axis.name}'")
+        found = self._symbol._column(name)
+        return found if self._picked is None else _at(self._symbol._trace, found, self._picked)

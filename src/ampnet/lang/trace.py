@@ -49,8 +49,8 @@ class Pump:
     """Of a space; None where the argument itself is a tensor."""
     at: str | None = None
     """Where the column is given, if not for all elements: "leaves" or "branches"."""
-    axis: Axis | None = None
-    """The space's."""
+    source: Any = None
+    """The `ampnet.lang.symbols.Symbol` whose column it is."""
     constant: Tensor | None = None
     """The same row for every instance."""
     starts: tuple[Axis, ...] = ()
@@ -99,10 +99,16 @@ class Proto:
     module: nn.Module | None = None
     make: Callable[[nn.Module, Any], Node] | None = None
     """Calls only: (module, key) -> the node."""
+    alike: object = None
+    """Calls only: equal for calls of a module that can be sites of one node."""
+    parameter: nn.Parameter | None = None
+    """Of a parameter that is itself the value."""
     activation: str | None = None
     """Calls of a Linear only: what is applied to its output in the same node."""
     pump: Pump | None = None
     is_loss: bool = False
+    is_result: bool = False
+    """Whether it reports what ``forward`` returns, in a graph that predicts."""
     puts_together: Axis | None = None
     """The axis whose elements become one; there must be at least one."""
     note: str = ""
@@ -148,6 +154,10 @@ class Trace:
         self.modules = {id(m): self.name(name) for name, m in model.named_modules(remove_duplicate=True) if name}
         """What the node of a submodule is called."""
         self.parameters = {id(p): name for name, p in model.named_parameters()}
+        self.kept: list[nn.Module] = []
+        """Modules that are no submodules of the model: attention, a Linear of a bare parameter."""
+        self.returned: Any = None
+        """What ``forward`` gave back."""
         self._brought: dict[tuple[int, int], Value] = {}
         self._parted: dict[tuple[int, int], Proto] = {}
         self._constants: dict[int, tuple[Tensor, Value]] = {}
@@ -191,8 +201,17 @@ class Trace:
             if isinstance(frame, Axis) and frame in self.frames:
                 self.fail(
                     f"inside of each element of '{frame.name}', the elements of '{frame.name}' are gone through again; "
-                    f"which of the two is meant cannot be told"
+                    f"which of the two is meant cannot be told. To go through all pairs, give the model the same Seq "
+                    f"as a second argument"
                 )
+            if not isinstance(frame, Axis) or not isinstance(frame.size, Int):
+                continue
+            for axis in frame.size.axes:
+                if axis not in self.frames and axis not in new:
+                    self.fail(
+                        f"the elements of '{frame.name}' are those of one element of '{axis.name}', and this line is "
+                        f"not inside of that: each(lambda inner: ..., families) goes through the outer elements first"
+                    )
         self.frames += new
         try:
             yield
@@ -304,11 +323,12 @@ class Trace:
             proto = Proto(
                 self.name(name), [trigger], ("out",), here(), build=lambda plan: Weight(given, name.replace(".", "_"))
             )
+            proto.parameter = given
             self._constants[id(given)] = (given, self.emit(proto, (Scope(), meta(given))))
         return self._constants[id(given)][1]
 
     def is_parameter(self, value: Value) -> bool:
-        return any(value is known for given, known in self._constants.values() if isinstance(given, nn.Parameter))
+        return value.proto.parameter is not None
 
     @contextmanager
     def outside(self) -> Iterator[None]:

@@ -15,13 +15,14 @@ from ampnet.lang.eager import two_scopes
 from ampnet.lang.family import Family
 from ampnet.lang.ints import Int, Rounds
 from ampnet.lang.line import here
-from ampnet.lang.nest import leaves, rebuild, takes
+from ampnet.lang.nest import along, leaves, rebuild, takes
 from ampnet.lang.packs import Pack, frames
 from ampnet.lang.passes.loops import Control
 from ampnet.lang.scope import Axis, Choice
-from ampnet.lang.symbols import Each, Place, Symbol
+from ampnet.lang.symbols import Each, Moved, Place, Symbol, Symbolic
 from ampnet.lang.trace import Proto, Trace, Value
 from ampnet.nodes import Cond, Flatmap, Group, Isu, Loss, Phi, Reduce
+from ampnet.nodes.metrics import Ratio
 
 Body = Callable[..., Any]
 
@@ -37,7 +38,7 @@ class Traced:
     def each(self, function: Body, families: Sequence[Any]) -> Any:
         axis = self._axis(families)
         with self.trace.inside(*frames(axis)):
-            made = function(*(self._element(f) for f in families))
+            made = function(*(f._element() for f in families))
             return self._family(axis, made)
 
     def _axis(self, families: Sequence[Any]) -> Axis:
@@ -45,26 +46,29 @@ class Traced:
             self.trace.fail("there is nothing to go through: give a Seq, a Tree, Edges, or what was made of one")
         found: list[Axis] = []
         for family in families:
-            if not isinstance(family, Symbol | Each):
+            if not isinstance(family, Symbolic):
                 self.trace.fail(
                     f"a Seq, Tree or Edges, or a value for each element of one, is wanted here; got "
                     f"{type(family).__name__}"
                 )
-            found.append(family.axis)
+            found.append(family._axis)
         for axis in found:
             if axis is not found[0]:
                 self.trace.fail(two_scopes(f"'{found[0].name}'", f"'{axis.name}'"))
         return found[0]
 
-    def _element(self, family: Any) -> Any:
-        return family.element() if isinstance(family, Symbol) else family.value
-
     def _family(self, axis: Axis, made: Any) -> Any:
         """What a function gave inside of an axis, as families over it."""
         if made is None:
             return None
-        values = [v if isinstance(v, Int) else self.trace.bring(v) for v in leaves(made)]
-        return rebuild(made, iter([Each(self.trace, axis, v) for v in values]))
+        return rebuild(made, iter([Each(self.trace, axis, self._brought(v)) for v in leaves(made)]))
+
+    def _brought(self, made: Any) -> Any:
+        """What a function gave, at the scope of the present line; of a family, that of its elements."""
+        if isinstance(made, Each | Moved):
+            with self.trace.inside(*frames(made._axis)):
+                return Each(self.trace, made._axis, self._brought(made._element()))
+        return made if isinstance(made, Int | Symbol | Place) else self.trace.bring(made)
 
     def _phi(self, name: str, inputs: list[Value | None], ports: tuple[str, ...]) -> Value:
         """Several ways become one, at the scope of the present line."""
@@ -79,14 +83,14 @@ class Traced:
 
     def fold(self, step: Body, family: Any, start: Any) -> Any:
         axis = self._axis([family])
-        return self._loop(axis, lambda carry: step(carry, self._element(family)), start)
+        return self._loop(axis, lambda carry: step(carry, family._element()), start)
 
     def scan(self, step: Body, family: Any, start: Any) -> tuple[Any, Any]:
         axis = self._axis([family])
         seen: list[Any] = []
 
         def body(carry: Any) -> Any:
-            made = step(carry, self._element(family))
+            made = step(carry, family._element())
             seen.append(self._family(axis, made))
             return made
 
@@ -130,7 +134,7 @@ class Traced:
         heads: list[tuple[Proto | None, Proto, Proto]] = []
         for lane in pack.lanes:
             first = self._enter(lane.value, axis)
-            with trace.inside(*frames(axis), *frames(lane.axis)):
+            with trace.inside(*frames(axis, *lane.axes)):
                 inside = self._phi(f"{axis.name}_phi", [first, None], ("start", "loop"))
             heads.append((first.proto if first.proto.pump is None else None, inside.proto, self._test(inside, axis)))
         with trace.inside(*frames(axis)):
@@ -216,26 +220,34 @@ class Traced:
     #                                                   ^                            ├──> cond ── root ──> leave
     #                                                   └── branch <── beside <── group by parent
 
-    def fold_tree(self, tree: Any, leaf: Body, branch: Body, reduction: str | None) -> tuple[Any, Any]:
+    def fold_tree(self, tree: Any, leaf: Body, branch: Body, children: int | str | None) -> tuple[Any, Any]:
         trace = self.trace
-        if not isinstance(tree, Symbol) or tree.axis.kind != "tree":
+        if isinstance(tree, Moved):
+            trace.fail(
+                f"fold_tree is given a tree that was picked by an index ({tree._over}). Fold the trees of all elements "
+                f"and pick the result: each(lambda e: fold_tree(e.tree, leaf, branch)[1], elements)[i]"
+            )
+        if not isinstance(tree, Symbol) or tree._axis.kind != "tree":
             trace.fail(f"fold_tree folds a Tree, got {type(tree).__name__}")
-        axis = tree.axis
-        arity = 1 if reduction is not None else tree.arity(branch)
-        choice = tree.leaf_or_branch()
+        axis = tree._axis
+        arity = None if isinstance(children, str) else tree._arity(branch, children)
+        choice = tree._leaf_or_branch()
         with trace.inside(axis):
             with trace.inside(trace.guard(choice, 1)):
-                pack = Pack(trace, leaf(tree.element()))
+                pack = Pack(trace, leaf(tree._element()))
             values = [self._phi(f"{axis.name}_phi", [lane.value, None], ("leaf", "branch")) for lane in pack.lanes]
-            flat = [value if reduction is not None else self._shaped(value, (-1,)) for value in values]
+            flat = [value if arity is None else self._shaped(value, (-1,)) for value in values]
             rising = [self._rise(tree, value) for value in flat]
+            below = [proto.outputs[0] for proto in rising]
             with trace.inside(trace.guard(choice, 0)):
-                children = [self._children(tree, proto.outputs[0], choice, arity, reduction) for proto in rising]
-                given = [
-                    pack.unpacked([self._nth(c, i, v.row, arity) for c, v in zip(children, values, strict=True)])
-                    for i in range(arity)
-                ]
-                made = branch(*given) if takes(branch, arity) else branch(*given, tree.element())
+                given = self._family_of_children(tree, below, pack) if arity is None else []
+                if arity is not None:
+                    beside = [self._children(tree, value, choice, arity) for value in below]
+                    given = [
+                        pack.unpacked([self._nth(c, i, v.row, arity) for c, v in zip(beside, values, strict=True)])
+                        for i in range(arity)
+                    ]
+                made = branch(*given) if takes(branch, len(given)) else branch(*given, tree._element())
                 after = pack.repacked(made, "the branch function of fold_tree")
             for head, value in zip(values, after, strict=True):
                 head.proto.inputs[1] = value
@@ -255,17 +267,45 @@ class Traced:
 
     def _rise(self, tree: Symbol, value: Value) -> Proto:
         """Parts the root from the other nodes."""
-        index = Int("lookup", tree.array("parent"), tree.index) < 0
-        choice = Choice(index, ("below", "root"), here())
+        choice = Choice(tree._lookup("parent") < 0, ("below", "root"), here())
         proto = self.trace.parting(value, choice)
         for output in proto.outputs:
             output.scope = value.scope
         return proto
 
-    def _children(self, tree: Symbol, value: Value, choice: Choice, arity: int, reduction: str | None) -> Value:
-        trace, axis = self.trace, tree.axis
+    def _family_of_children(self, tree: Symbol, below: Sequence[Value], pack: Pack) -> list[Any]:
+        """The values of all nodes but the root, as a family over the children of the node at hand."""
+        axis = self.trace.axis(f"{tree._axis.name}_child", "elements", tree._lookup("degree"))
+        place = Int("index", axis, axes=frozenset({axis}))
+        child = Int("lookup", tree._array("child"), tree._base + tree._lookup("first_child") + place)
+        ends = (tree._lookup("parent"), tree._lookup("rank"), child)
+        return [self._members(tree._axis, tree._axis, axis, ends, below, pack)]
+
+    # -- members of a group as a family        edge e, child c ──> isu ──> (target, place there)
+
+    def _members(
+        self, old: Axis, new: Axis, members: Axis, ends: tuple[Int, Int, Int], values: Sequence[Value], pack: Pack
+    ) -> Any:
+        """Values for each element of ``old``, as families over the members of each element of ``new``."""
+        trace, moved = self.trace, []
+        with trace.inside(members):
+            for value in values:
+                scope = value.scope
+
+                def build(plan: Any, scope: Any = scope) -> Isu:
+                    return Isu(*moves.member(plan, scope, old, new, members, *ends))
+
+                proto = Proto(
+                    trace.name(f"{members.name}_of"), [value], ("out",), here(), build,
+                    ints=ends, note=f"to each of {members.name}",
+                )  # fmt: skip
+                moved.append(trace.emit(proto, (trace.scope, value.row)))
+            return self._family(members, pack.unpacked(moved))
+
+    def _children(self, tree: Symbol, value: Value, choice: Choice, arity: int) -> Value:
+        trace, axis = self.trace, tree._axis
         scope = value.scope
-        parent, siblings = tree.array("parent"), tree.array("siblings")
+        parent, siblings = tree._lookup("parent"), tree._lookup("siblings")
         group = Proto(
             trace.name(f"{axis.name}_group"),
             [value],
@@ -273,17 +313,15 @@ class Traced:
             here(),
             lambda plan: Group(
                 moves.replaced(plan, scope, axis, axis, parent),
-                moves.looked_up(plan, scope, axis, siblings),
+                moves.number(plan, scope, siblings),
                 moves.place(plan, scope, axis),
                 key=scope.key,
             ),
-            arrays=(parent, siblings),
+            ints=(parent, siblings),
             note="children by parent",
         )
         inner = scope.guarded(trace.guard(choice, 0))
         grouped = trace.emit(group, (inner, value.row))
-        if reduction is not None:
-            return self._reduced(grouped, reduction)
         row = torch.empty(arity * value.row.shape[-1], dtype=value.row.dtype, device="meta")
         beside = Proto(
             trace.name(f"{axis.name}_beside"), [grouped], ("out",), here(),
@@ -303,9 +341,8 @@ class Traced:
         return self.trace.emit(proto, (value.scope, value.row))
 
     def _top(self, tree: Symbol, value: Value) -> Value:
-        axis, root = tree.axis, tree.array("root")
+        axis, root = tree._axis, tree._root()
         outer = value.scope.leaving(axis)
-        parent = tree.array("parent")
 
         def build(plan: Any) -> Isu:
             there, back = moves.up_to_root(plan, outer, axis, root)
@@ -317,7 +354,7 @@ class Traced:
             ("out",),
             here(),
             build,
-            arrays=(root, parent),
+            ints=(root,),
             note="the root",
         )
         return self.trace.emit(proto, (outer, value.row))
@@ -325,28 +362,34 @@ class Traced:
     # -- messages along edges       h ──> flatmap by out-edge ──> cond ── real ──> function ──> phi ──> group by target
     #                                                              └─ none ──> zeros ────────────^              └──> sum
 
-    def messages(self, function: Body, edges: Any, values: Any, to: Any, reduction: str) -> Any:
+    def messages(self, function: Body, edges: Any, values: Any, to: Any, reduction: str | Body) -> Any:
         trace = self.trace
-        if not isinstance(edges, Symbol) or edges.axis.kind != "edges":
+        if not isinstance(edges, Symbol) or edges._nodes is None:
             trace.fail(f"messages run along Edges, got {type(edges).__name__}")
-        nodes, axis, real = edges.nodes, edges.axis, edges.axis.real
-        assert nodes is not None
+        nodes, axis, real = edges._nodes._axis, edges._axis, edges._axis.real
         assert real is not None
         given = [values] if to is None else [values, to]
         for family in given:
             if self._axis([family]) is not nodes:
                 trace.fail(
                     f"messages along '{axis.name}' start from values for each element of '{nodes.name}', got values "
-                    f"for each of '{family.axis.name}'"
+                    f"for each of {family._over}"
+                )
+            if isinstance(family._element(), Family):
+                trace.fail(
+                    f"messages along '{axis.name}' are given a family for each element of '{nodes.name}'; a message is "
+                    f"one value: each(lambda inner: reduce(inner), families) first"
                 )
         with trace.inside(nodes):
-            outgoing = self._across(edges, trace.bring(self._element(values)), "out")
-            incoming = [] if to is None else [self._across(edges, trace.bring(self._element(to)), "in")]
+            outgoing = self._across(edges, trace.bring(values._element()), "out")
+            incoming = [] if to is None else [self._across(edges, trace.bring(to._element()), "in")]
         parted = trace.parting(outgoing, real.choice)
         with trace.inside(axis, real):
             ends = [parted.outputs[0], *incoming]
-            made = function(*ends) if takes(function, len(ends)) else function(*ends, edges.element())
-            pack = Pack(trace, made)
+            pack = Pack(trace, along(function, ends, edges._element))
+        if not isinstance(reduction, str):
+            with trace.inside(nodes):
+                return self._family(nodes, self._arriving(edges, pack, reduction, values, values if to is None else to))
         results = []
         for lane in pack.lanes:
             with trace.inside(axis, trace.guard(real.choice, 1)):
@@ -358,12 +401,37 @@ class Traced:
         with trace.inside(nodes):
             return self._family(nodes, pack.unpacked(results))
 
+    def _arriving(self, edges: Symbol, pack: Pack, reduction: Body, values: Symbolic, to: Symbolic) -> Any:
+        """What a function makes of the family of messages at each node; zeros where there are none."""
+        trace, nodes, axis = self.trace, edges._nodes, edges._axis
+        assert nodes is not None
+        count = Int("lookup", edges._array("arrivals"), nodes._flat)
+        choice = Choice(count > 0, ("none", "some"), here())
+        members = trace.axis(f"{axis.name}_in", "elements", count)
+        place = Int("index", members, axes=frozenset({members}))
+        first = Int("lookup", edges._array("first_arrival"), nodes._flat)
+        edge = Int("lookup", edges._array("arrival"), first + place)
+        ends = (edges._lookup("target"), edges._lookup("rank"), edge)
+        with trace.inside(trace.guard(choice, 1)):
+            arrived = self._members(axis, nodes._axis, members, ends, [lane.value for lane in pack.lanes], pack)
+            made = reduction(arrived) if takes(reduction, 1) else reduction(arrived, to._element())
+            out = Pack(trace, made)
+        results = []
+        for lane in out.lanes:
+            with trace.inside(trace.guard(choice, 0)):
+                zero = torch.zeros(lane.value.row.shape, dtype=lane.value.row.dtype)
+                here_too = trace.bring(values._element())
+                nothing = ops.operation(trace, "fill", [here_too], lane.value.row, "none", value=zero)
+            results.append(self._phi(f"{axis.name}_phi", [nothing, lane.value], choice.names))
+        return out.unpacked(results)
+
     def _across(self, edges: Symbol, value: Value, way: str) -> Value:
         """From each node to each of its edges."""
-        axis, nodes, scope = edges.axis, edges.nodes, value.scope
-        assert nodes is not None
+        axis, scope = edges._axis, value.scope
+        assert edges._nodes is not None
+        nodes = edges._nodes._axis
         after = scope.leaving(nodes).entering(axis)
-        lists = edges.array(way)
+        lists = edges._array(way)
         if way == "in":
             assert axis.real is not None
             after = after.guarded(axis.real)
@@ -376,19 +444,20 @@ class Traced:
 
     def _collect(self, edges: Symbol, value: Value, reduction: str) -> Value:
         """What comes in at each target."""
-        axis, nodes, scope = edges.axis, edges.nodes, value.scope
-        assert nodes is not None
+        axis, scope = edges._axis, value.scope
+        assert edges._nodes is not None
+        nodes = edges._nodes._axis
         after = scope.leaving(axis).entering(nodes)
-        target, degree = edges.array("target"), edges.array("degree")
+        target, degree = edges._lookup("target"), edges._lookup("degree")
         proto = Proto(
             self.trace.name(f"{axis.name}_group"), [value], ("out",), here(),
             lambda plan: Group(
                 moves.replaced(plan, scope, axis, nodes, target),
-                moves.looked_up(plan, scope, axis, degree),
+                moves.number(plan, scope, degree),
                 moves.place(plan, scope, axis),
                 key=after.key,
             ),
-            arrays=(target, degree), note=f"{axis.name} by target",
+            ints=(target, degree), note=f"{axis.name} by target",
         )  # fmt: skip
         return self._reduced(self.trace.emit(proto, (after, value.row)), reduction)
 
@@ -417,18 +486,28 @@ class Traced:
             return None
         joined = []
         for i, lane in enumerate(packs[0].lanes):
-            with trace.inside(*frames(lane.axis)):
+            with trace.inside(*frames(*lane.axes)):
                 joined.append(self._phi("phi", [pack.lanes[i].value for pack in packs], choice.names))
         return packs[0].unpacked(joined)
 
     # -- back to one value                     family ──> group ──> sum
 
     def reduce(self, family: Any, reduction: str) -> Any:
-        axis = self._axis([family])
-        element = self._element(family)
-        if isinstance(element, Int | Place):
-            self.trace.fail("reduce works on tensors; these are integers, or elements of several columns")
-        return self._reduced(self._grouped(axis, element), reduction)
+        families = list(leaves(family))
+        axis = self._axis(families)
+        with self.trace.inside(*frames(axis)):
+            elements = [one._element() for one in families]
+        for element in elements:
+            if isinstance(element, Int | Place):
+                self.trace.fail("reduce works on tensors; these are integers, or elements of several columns")
+            if isinstance(element, Family):
+                self.trace.fail(
+                    f"reduce is given a family of families: a value for each element of {element._over} of each "
+                    f"element of '{axis.name}'. each(lambda inner: reduce(inner), families) reduces the inner ones"
+                )
+        pack = Pack(self.trace, rebuild(family, iter([Each(self.trace, axis, element) for element in elements])))
+        reduced = [self._reduced(self._grouped(axis, lane.value), reduction) for lane in pack.lanes]
+        return pack.inside_out(reduced)
 
     def _grouped(self, axis: Axis, element: Any) -> Value:
         trace = self.trace
@@ -458,21 +537,31 @@ class Traced:
         label: Any,
         function: str | Body,
         name: str,
-        metrics: Mapping[str, Body] | None,
+        metrics: Mapping[str, Body | Ratio] | None,
         weight: float,
         on_nan: str,
     ) -> None:
         trace = self.trace
         if isinstance(prediction, Family) and function == "selection":
-            given = self._grouped(self._axis([prediction]), self._element(prediction))
+            axis = self._axis([prediction])
+            with trace.inside(*frames(axis)):
+                element = prediction._element()
+            given = self._grouped(axis, element)
         else:
             given = trace.bring(prediction)
+        if label is None:
+            trace.fail(
+                f"the label of loss '{name}' is None: the example must have one, of any value; instances may leave it "
+                f"out, in inference"
+            )
         known = trace.bring(label)
         key = given.scope.key
         self._check_loss(function, given, known)
+        # A label or a layer may be called like its loss.
+        called = f"{name}_loss" if name in trace.names and not name.endswith("loss") else name
         proto = Proto(
-            trace.name(name), [given, known], (), here(),
-            lambda plan: Loss(function, metrics, on_nan, key=key, weight=weight),  # type: ignore[arg-type]
+            trace.name(called), [given, known], (), here(),
+            lambda plan: Loss(function, metrics, on_nan, key=key, weight=weight, loss_name=name),  # type: ignore[arg-type]
             ("prediction", "label"), is_loss=True,
         )  # fmt: skip
         trace.emit(proto)

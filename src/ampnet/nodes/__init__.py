@@ -23,11 +23,13 @@ from ampnet.nodes.phi import Phi
 from ampnet.nodes.program import Program, Ref, Step
 from ampnet.nodes.reduce import Reduce
 from ampnet.nodes.relu import Relu
+from ampnet.nodes.result import Result
 from ampnet.nodes.rows import Rows
 from ampnet.nodes.sigmoid import Sigmoid
 from ampnet.nodes.sink import Sink
 from ampnet.nodes.split import Split
 from ampnet.nodes.tanh import Tanh
+from ampnet.nodes.tied import Tied
 from ampnet.nodes.transform import Parameterised, Transform
 from ampnet.nodes.tree_lstm_branch import TreeBranchCell, TreeLstmBranch
 from ampnet.nodes.tree_lstm_leaf import TreeLeafCell, TreeLstmLeaf
@@ -62,12 +64,14 @@ __all__ = [
     "Ref",
     "Relu",
     "Report",
+    "Result",
     "Rows",
     "Sigmoid",
     "Sink",
     "Split",
     "Step",
     "Tanh",
+    "Tied",
     "Transform",
     "TreeBranchCell",
     "TreeLeafCell",

@@ -42,7 +42,7 @@ class Dispatch(Node):
         return [forward_to(way, some) for way, some in chosen.by(choice, len(self.outputs))]
 
     def _choose(self, count: int) -> Ints:
-        """A way for each of so many messages."""
+        """A route for each of ``count`` messages."""
         ways = len(self.outputs)
         turns = (self._turn + np.arange(count)) % ways
         self._turn = (self._turn + count) % ways

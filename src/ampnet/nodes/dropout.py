@@ -47,7 +47,7 @@ class Dropout(Transform):
         return g if scale is None else g * scale
 
     def mask(self, messages: Messages, x: Tensor) -> Tensor:
-        """Which entries stay."""
+        """The mask of entries that are kept."""
         word: Words = np.full(len(messages), self.seed & (2**64 - 1), dtype=np.uint64)
         for column in messages.states.columns:
             word = _mix(word ^ column.view(np.uint64))

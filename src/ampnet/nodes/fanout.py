@@ -112,7 +112,7 @@ class Fanout:
 
 
 class FansOut(Node):
-    """Base of Flatmap and Ungroup: what is the same in both."""
+    """Base of Flatmap and Ungroup."""
 
     role = "route"
     fans_out = True

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ampnet.errors import PayloadError
 from ampnet.message import Messages
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.module import check_alone, check_row_wise
@@ -29,7 +30,9 @@ class Function(Transform):
 
     def apply(self, x: Tensor, messages: Messages) -> tuple[Tensor, Residuals]:
         version = x._version
-        y = check_row_wise(self.function(x), x, version)
+        y = check_row_wise(self.function(x), x)
+        if x._version != version:
+            raise PayloadError("writes into its input, which other nodes share: use the version that is not in place")
         if not self._checked and len(x) > 1:
             check_alone(y, x, self.function)
             self._checked = True

@@ -85,9 +85,9 @@ class Join:
             messages = messages.take(np.setdiff1d(np.arange(len(keys)), absent, assume_unique=True))
         if not len(messages):
             return []
-        return [self._complete(port, messages, {i: self._in_order(i, messages) for i in rest})]
+        return [self._complete(port, messages, {i: self.in_order(i, messages) for i in rest})]
 
-    def _in_order(self, port: int, messages: Messages) -> list[Part]:
+    def in_order(self, port: int, messages: Messages) -> list[Part]:
         """What waits at a port, in the order of a batch. (A store answers in its own order: fine for one port.)"""
         sorted_batch, parts = self.waiting[port].take(messages)
         if sorted_batch is messages:

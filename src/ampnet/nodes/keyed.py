@@ -29,7 +29,7 @@ class Keyed:
         raise NotImplementedError
 
     def some_states(self, most: int = 3) -> States | None:
-        """What the keys kept here say of the states, for error messages."""
+        """Some of the stored states, as text for error messages."""
         raise NotImplementedError
 
     def clear(self) -> None:

@@ -30,15 +30,13 @@ from ampnet.key import Packer
 from ampnet.message import Messages, index_tensor, rows_each
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
+from ampnet.nodes.metrics import Metric, Ratio, absolute, chosen, columns, correct
 from ampnet.nodes.node import Node, Output, Outputs, Report, backward_to
 from ampnet.nodes.reduce import segment_logsumexp, segment_max, segment_sum
 from ampnet.state import Column, Ints, States
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(prediction rows, label rows) -> the loss of each row, differentiable."""
-Metric = Callable[[Tensor, Tensor], Tensor]
-"""(prediction rows, label rows) -> a number per row; reported as its mean."""
-
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NEVER = -(2**62)
@@ -49,8 +47,10 @@ class Loss(Node):
     """``Loss("cross_entropy")``, ``Loss("squared_error")``, ``Loss("absolute_error")``, ``Loss("selection")``, or any
     differentiable function of rows. Errors are means over the numbers of a row.
 
-    ``metrics`` are further numbers per row; cross entropy and selection report ``accuracy`` and both errors
-    ``absolute_error`` unless told otherwise. ``weight`` multiplies the loss, as reported, and its gradient.
+    Cross entropy and selection report ``accuracy``, both errors ``absolute_error``; ``metrics`` are reported beside
+    it, or in its place under the same name (see `ampnet.nodes.metrics`). ``weight`` multiplies the loss, as reported,
+    and its gradient. ``loss_name`` is the loss's name in statistics, if not the node's own: losses of the same name are
+    reported as one.
     """
 
     role = "loss"
@@ -65,17 +65,18 @@ class Loss(Node):
         self,
         function: Literal["cross_entropy", "squared_error", "absolute_error", "selection"]
         | LossFunction = "cross_entropy",
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Metric | Ratio] | None = None,
         on_nan: Literal["stop", "skip"] = "stop",
         key: Sequence[str] | None = None,
         *,
         weight: float = 1.0,
+        loss_name: str | None = None,
     ) -> None:
         known: dict[str, tuple[str, Metric]] = {
-            "cross_entropy": ("accuracy", _correct),
-            "squared_error": ("absolute_error", _absolute),
-            "absolute_error": ("absolute_error", _absolute),
-            "selection": ("accuracy", _chosen),
+            "cross_entropy": ("accuracy", correct),
+            "squared_error": ("absolute_error", absolute),
+            "absolute_error": ("absolute_error", absolute),
+            "selection": ("accuracy", chosen),
         }
         if isinstance(function, str) and function not in known:
             raise ValueError(f"Loss knows {', '.join(known)}, or takes a function of rows; got {function!r}")
@@ -83,10 +84,10 @@ class Loss(Node):
             raise ValueError(f"on_nan must be stop or skip, got {on_nan!r}")
         if function == "selection" and metrics:
             raise ValueError("a selection has one label for many rows, so there are no metrics by row")
-        self.function, self.on_nan, self.weight = function, on_nan, weight
+        self.function, self.on_nan, self.weight, self._loss_name = function, on_nan, weight, loss_name
         self.selects = function == "selection"
         usual = dict([known[function]]) if isinstance(function, str) else {}
-        self.metrics: dict[str, Metric] = usual if metrics is None else dict(metrics)
+        self.metrics = columns(usual, metrics)
         self._minus_one = torch.tensor(-1.0)
         self.key = Packer(key)
         self.join = Join(self.inputs, self.key, keep_states=True, same_rows=not self.selects)
@@ -95,6 +96,11 @@ class Loss(Node):
     def label(self) -> str:
         """The name in reports."""
         return self.reports_as or self.name
+
+    @property
+    def loss_name(self) -> str:
+        """The name in statistics."""
+        return self._loss_name or self.label
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         return [output for joined in self.join.arrive(port, messages) for output in self.judge(joined)]
@@ -200,7 +206,7 @@ class Loss(Node):
                     f"metric '{name}' must give a number for each of the {len(prediction)} rows, got {shape}. The mean "
                     f"is made later: return the values of the single rows"
                 )
-            out[name] = rows
+            out[name] = rows.to(torch.float32) if rows.dtype == torch.bool else rows
         return out
 
     def _rows(self, prediction: Tensor, label: Tensor, batch: Messages) -> tuple[Tensor, Tensor | None]:
@@ -273,7 +279,7 @@ class Loss(Node):
         loss = total - scores.index_select(0, picked)
         each = rows_each(batch.offsets)
         choice = scores.view(n, each).argmax(1) if each else segment_max(scores, batch)[1]
-        metrics = {name: _chosen(choice, label.reshape(-1)) for name in self.metrics}
+        metrics = {name: chosen(choice, label.reshape(-1)) for name in self.metrics}
         if not batch.train:
             return loss, None, metrics
         g.index_add_(0, picked, self._minus_one.to(g).expand(n))
@@ -295,7 +301,7 @@ class Loss(Node):
 
 
 class _Later(States):
-    """States that are found out only when somebody looks at them."""
+    """States that are computed lazily."""
 
     __slots__ = ("_count", "_find")
 
@@ -313,7 +319,7 @@ class _Later(States):
 
 
 def _not_finite(losses: Tensor) -> Ints:
-    """Positions of those that are not finite numbers."""
+    """The positions of numbers that are not finite."""
     if not losses.numel() or math.isfinite(float(losses.sum())):
         return _NONE
     return np.flatnonzero(~torch.isfinite(losses).cpu().numpy())
@@ -346,16 +352,3 @@ def _per_row(g: Tensor, counts: np.ndarray) -> Tensor:
         return g * (1 / max(1, int(counts[0])))
     share = index_tensor(np.repeat(np.maximum(counts, 1), counts), g).to(g.dtype)
     return g / share.view(-1, *[1] * (g.dim() - 1))
-
-
-def _correct(prediction: Tensor, label: Tensor) -> Tensor:
-    return (prediction.argmax(-1) == label).to(torch.float32)
-
-
-def _chosen(choice: Tensor, label: Tensor) -> Tensor:
-    return (choice == label).to(torch.float32)
-
-
-def _absolute(prediction: Tensor, label: Tensor) -> Tensor:
-    difference = (prediction - label).abs()
-    return difference.flatten(1).mean(1) if difference.dim() > 1 else difference

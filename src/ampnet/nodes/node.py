@@ -42,7 +42,7 @@ class Direction(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a Loss tells the controller about a batch of messages."""
+    """The report of a Loss to the controller about a batch of messages."""
 
     node: str
     """Name of the Loss node."""
@@ -66,7 +66,7 @@ class Report:
     """False where no label was given, and so there is no loss."""
 
 
-Role = Literal["route", "rows", "reduce", "loss", "own"]
+Role = Literal["route", "rows", "reduce", "loss", "result", "own"]
 Piece = tuple[int, tuple[int, int] | None]
 """Which of the rows that come in (by port; of a message of several rows, by place), and which columns (None: all)."""
 
@@ -90,7 +90,7 @@ class StateFunction:
     __slots__ = ("function", "modulus", "name", "takes_structure")
 
     watch: ClassVar[NumberWatch | None] = None
-    """Set while somebody wants to know whether functions look at the numbers of instances."""
+    """Set while it is recorded whether functions read instance numbers."""
 
     def __init__(self, function: Callable[..., Any], extra: int = 0) -> None:
         """``extra`` arguments come between the states and the structure."""
@@ -136,7 +136,7 @@ class NumberWatch:
 
 
 class Watched(States):
-    """States that tell when the number of an instance is looked at. Whatever is made of them are plain states."""
+    """States that record reads of the instance number. States derived from them are plain."""
 
     __slots__ = ("_states", "_watch")
 
@@ -181,12 +181,13 @@ class Node:
         "rows"      makes a row from one row of each input port (`Transform`, `Parameterised`, `Rows`, ...)
         "reduce"    makes a row from several of one message
         "loss"      judges rows
+        "result"    reports rows
         "own"       none of these: only its `forward` and `backward` know, so it can be run by messages alone
     """
     looks_at_states: bool = False
-    """Whether it looks at the states of its messages while it computes."""
+    """Whether it reads the states of its messages while it computes."""
     by_turns: bool = False
-    """Whether where it sends a message depends on what it has sent before."""
+    """Whether its routing depends on the messages sent before."""
     fans_out: bool = False
     """Whether a message may have no children here, and is answered with a gradient of zero then."""
     kind: str = "node"
@@ -217,7 +218,7 @@ class Node:
         return {name: len(store) for name, store in self.stores()}
 
     def forget(self) -> None:
-        """Drop every cache: what is in flight will not come back."""
+        """Drop every cache, when messages in flight are abandoned."""
         for _, store in self.stores():
             store.clear()
 

@@ -97,7 +97,7 @@ class Operation:
 
 
 def _shape(operand: Operand, values: Sequence[Tensor]) -> Shape:
-    """The shape of one row of it."""
+    """The shape of one row of a value."""
     if isinstance(operand, Ref):
         return tuple(values[operand.index].shape[1:])
     return tuple(operand.shape) if isinstance(operand, Tensor) else ()
@@ -323,6 +323,21 @@ class Total(Operation):
         grads.add(self.x, g.expand(g.shape[0], *self.shapes[0]))
 
 
+class Reshape(Operation):
+    """Rows of another shape."""
+
+    def setup(self, settings: Mapping[str, Any]) -> None:
+        one = torch.empty(self.shapes[0], device="meta")  # which tells what -1 is, also of no rows
+        self._shape: Shape = tuple(one.reshape(settings["shape"]).shape)
+
+    def forward(self, v: Values) -> Tensor:
+        x: Tensor = v[self.x]
+        return x.reshape(x.shape[0], *self._shape)
+
+    def backward(self, g: Tensor, v: Values, grads: Gradients, wanted: Sequence[bool]) -> None:
+        grads.add(self.x, g.reshape(g.shape[0], *self.shapes[0]))
+
+
 class Fill(Operation):
     """The same row for every row of the operand, which has no gradient."""
 
@@ -400,6 +415,7 @@ READY: dict[str, type[Operation]] = {
     "slice": Slice,
     "sum": Total,
     "mean": Total,
+    "reshape": Reshape,
     "fill": Fill,
     "call": Call,
 }

@@ -15,6 +15,7 @@ rows of different shapes meet, they are broadcast as torch does it with the rows
     cat  a, b, ...                 side by side in the last dimension          nothing
     slice  x  start= stop=         x[..., start:stop]                          nothing
     sum mean  x  keepdim=          over the last dimension                     nothing
+    reshape  x  shape=             the same numbers, a row of another shape    nothing
     fill  x  value=                the value, whatever x is                    nothing
     call  a, b, ...  function=     any differentiable torch function of rows   a, b, ...
 
@@ -67,6 +68,7 @@ OPERATIONS: dict[str, tuple[int | None, dict[str, object]]] = {
     "slice": (1, {"start": 0, "stop": None}),
     "sum": (1, {"keepdim": False}),
     "mean": (1, {"keepdim": False}),
+    "reshape": (1, {"shape": _MUST}),
     "fill": (1, {"value": _MUST}),
     "call": (None, {"function": _MUST}),
 }

@@ -15,7 +15,7 @@ from ampnet.nodes.node import Node, Outputs, backward_to
 
 
 class Sink(Node):
-    """The end of what nobody uses."""
+    """Ends messages that no node uses; they are answered without a gradient."""
 
     role = "route"
     kind = "control"

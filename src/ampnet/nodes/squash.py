@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 _FEW = 4096
-"""Below so many numbers one call of tanh takes less time than four of others."""
+"""Below this many numbers, one call of tanh is faster than four other calls."""
 
 
 def tanh_(x: Tensor) -> Tensor:

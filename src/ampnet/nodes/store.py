@@ -202,7 +202,7 @@ class Store(Keyed):
         return block
 
     def _close(self, block: Record) -> None:
-        """Nothing more goes into this block: drop it if it is empty, or what it does not need."""
+        """Close a block to further rows: drop it if it is empty, or trim its memory."""
         if not block.live:
             del self._records[block.number]
         elif block.live * _SPARSE <= len(block.keys):
@@ -257,7 +257,7 @@ class Store(Keyed):
         return found
 
     def drop_instances(self, instances: Column) -> None:
-        """Forget the messages of these instances: nothing will come for them."""
+        """Drop the messages of these instances."""
         if not self._tickets or "instance" not in (self.packer.fields or ()):
             return
         keys = self.live_keys()

@@ -19,22 +19,44 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
 from ampnet.key import Packer
-from ampnet.message import Messages
+from ampnet.message import Messages, row_counts
 from ampnet.nodes.kept import Kept
 from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Node, Outputs, Role, backward_to, forward_to
 from ampnet.nodes.span import BatchSpan, Span
 from ampnet.nodes.store import Part, Store
+from ampnet.state import Ints
 from ampnet.update.updater import Updater
 
 Residuals = tuple[Tensor | None, ...]
+
+
+class Arrived(NamedTuple):
+    """Messages that have come in on all ports of a site."""
+
+    site: int
+    messages: Messages
+    """As they came in on the port that completed them."""
+    payloads: Sequence[Tensor | None]
+    """Of each port."""
+    offsets: Sequence[Ints | None]
+    """Likewise."""
+
+    def leaving(self, payload: Tensor | None) -> Messages:
+        """The messages with other rows, as many as came in on the first port."""
+        return Messages.trusted(payload, self.messages.states, self.offsets[0], self.messages.train)
+
+    def counts(self) -> Ints:
+        """``[ports, messages]``: the rows of each message."""
+        return np.stack([row_counts(offsets, len(self.messages)) for offsets in self.offsets])
 
 
 class Transform(Node):
@@ -59,7 +81,7 @@ class Transform(Node):
         raise NotImplementedError
 
     def reference(self, x: Tensor) -> Tensor:
-        """The same function in plain differentiable torch: the oracle of tests, and what it means."""
+        """The same function in plain differentiable torch: the definition, and the oracle of tests."""
         raise NotImplementedError
 
     def forward(self, port: int, messages: Messages) -> Outputs:
@@ -101,8 +123,10 @@ class Parameterised(Node):
     """Whether rows that come in pieces may be taken piece by piece, each as a part."""
     keeps_y = False
     """Whether `back` looks at the output rows."""
+    ports = 1
+    """How many input ports each site has."""
     input_is_data = False
-    """Whether what comes in was pumped, so that nobody wants its gradient; set by the worker."""
+    """Whether its input is pumped, so that the input's gradient is not needed; set by the worker."""
 
     def __init__(self, module: nn.Module, key: Sequence[str] | None = None) -> None:
         self.module = module
@@ -117,7 +141,7 @@ class Parameterised(Node):
         self._set_sites([key])
 
     def make_updater(self) -> None:
-        """Begin with an updater that has seen nothing."""
+        """Create a fresh updater."""
         self.updater = Updater(list(self.parameters.values()))
 
     @property
@@ -145,7 +169,9 @@ class Parameterised(Node):
 
     def _set_sites(self, keys: Sequence[Sequence[str] | None]) -> None:
         ends = ["", *map(str, range(2, len(keys) + 1))]
-        self.inputs, self.outputs = tuple(f"in{end}" for end in ends), tuple(f"out{end}" for end in ends)
+        marks = [""] if self.ports == 1 else [f"_{i + 1}" for i in range(self.ports)]
+        self.inputs = tuple(f"in{end}{mark}" for end in ends for mark in marks)
+        self.outputs = tuple(f"out{end}" for end in ends)
         self.keys = [Packer(key) for key in keys]
         self.caches = [Store(key, f"its cache{end}") for key, end in zip(self.keys, ends, strict=True)]
 
@@ -290,10 +316,18 @@ class Parameterised(Node):
         return {**super().held(), "stash": self.updater.stashed()}
 
     def leads_to(self, port: int) -> Sequence[int]:
-        return (port,)
+        return (port // self.ports,)
 
     def fields_out(self, port: int, arriving: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-        return arriving[port]
+        return arriving[port * self.ports]
+
+    def arrive(self, port: int, messages: Messages) -> list[Arrived]:
+        """Receive messages on a port; returns those that are complete on all ports."""
+        return [Arrived(port, messages, [messages.payload], [messages.offsets])]
+
+    def face(self, site: int) -> Parameterised:
+        """The node that says how a site computes: itself, unless sites differ (`ampnet.nodes.tied`)."""
+        return self
 
     def check_rows(self, x: Tensor, width: int, dtype: object) -> None:
         """Raise `PayloadError` where rows do not fit the parameters."""

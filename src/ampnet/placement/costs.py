@@ -39,7 +39,7 @@ Site = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Rows of a site that one node reads in a wave."""
+    """The rows of a site that one node reads in a wave."""
 
     rounds: float = 0.0
     """Rounds of the site of which rows are read."""
@@ -52,18 +52,18 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Rows that a site makes in a wave, and who reads them."""
+    """The rows that a site computes in a wave, and their readers."""
 
     bytes: float
     readers: Mapping[str, Flow]
     """By node."""
     still: bool = False
-    """Whether nobody wants their gradients."""
+    """Whether their gradients are not needed."""
     view: bool = False
-    """Whether they are made only where a reader is on another worker."""
+    """Whether they are materialised only for readers on another worker."""
 
     def crossing(self, readers: Iterable[str]) -> Flow:
-        """What crosses to a worker that hosts these readers: each row once."""
+        """The rows sent to a worker that hosts these readers: each row once."""
         flows = [self.readers[name] for name in readers]
         return Flow(max(f.rounds for f in flows), min(self.bytes, sum(f.bytes for f in flows)))
 
@@ -75,7 +75,7 @@ class _Where(Protocol[_In]):
 
 
 class Crossings(Generic[Key]):
-    """What it costs to bring the rows of a site to its readers, which may be put together: in nodes, or in units."""
+    """The cost of sending the rows of a site to its readers, counted by node or by unit."""
 
     __slots__ = ("at", "home", "making", "readers", "size", "ways")
 
@@ -87,7 +87,7 @@ class Crossings(Generic[Key]):
         """What is counted now, for whoever keeps count."""
 
     def between(self, where: _Where[Key]) -> list[tuple[int, float]]:
-        """Seconds by worker, if everybody is there. Each row crosses once to a worker, whoever reads it there."""
+        """Seconds by worker for this placement. Each row is sent once to a worker, however many nodes read it there."""
         home, away = where[self.home], dict[int, tuple[float, float]]()
         for key, flow in self.readers:
             worker = where[key]
@@ -103,7 +103,7 @@ class Crossings(Generic[Key]):
 
 @dataclass(slots=True)
 class Costs:
-    """What a wave costs. Numbers are means over the waves of a trial, or guesses (`reason`)."""
+    """The cost of a wave. Numbers are means over the waves of a trial, or estimates (`reason`)."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """By node, in topological order."""
@@ -121,7 +121,7 @@ class Costs:
     memory: dict[str, int] = field(default_factory=dict)
     """By node: bytes of its parameters, the sums of their gradients, and what its optimizer keeps."""
     reason: str | None = None
-    """Why they are guessed; None: they were measured."""
+    """Why they are estimates; None: they were measured."""
 
     @property
     def total(self) -> float:
@@ -134,7 +134,7 @@ class Costs:
         return self.beside / max(1.0, sum(self.operations.values()))
 
     def own(self, name: str) -> float:
-        """Seconds of a node, what is done beside it included."""
+        """Seconds of a node, with its share of the overhead."""
         return self.seconds[name] + self.each * self.operations.get(name, 0.0)
 
     def loads(self, hosts: Mapping[str, int], workers: int) -> list[float]:
@@ -149,7 +149,7 @@ class Costs:
         return out
 
     def folded(self, graph: Graph) -> Costs:
-        """The same with the copies of a whole model put together, by the names they are copies of."""
+        """The costs with the copies of a whole model added up under the names of the originals."""
         called = graph.called
         out = Costs(beside=self.beside, alone=self.alone, instances=self.instances, reason=self.reason)
         for mine, given in ((out.seconds, self.seconds), (out.operations, self.operations)):
@@ -169,7 +169,7 @@ class Costs:
 
 
 def guess(graph: Graph, reason: str, policies: Mapping[str, Update | None] | None = None) -> Costs:
-    """Without a trial: nodes cost as much as they have parameters, and a little. ``policies``: as in `memory_of`."""
+    """Estimate without a trial: a constant, and the number of parameters. ``policies``: as in `memory_of`."""
     weights = {name: sum(w.numel() for w in n.updater.weights) for name, n in graph.parameterised().items()}
     most = max(weights.values(), default=1)
     names = [name for name in graph.order() if graph.nodes[name].role != "route"]

@@ -21,13 +21,13 @@ from ampnet.placement.costs import Costs, Crossings
 from ampnet.placement.memory import PROCESS, shown
 
 _WAYS = 4096
-"""Cuts that are tried one by one, at most."""
+"""Up to this number of cuts, all are tried."""
 _MANY = 100
-"""Units times workers from which on less is tried."""
+"""From this number of units times workers, the search is shortened."""
 _CROSSINGS, _OTHERS = 0.1, 0.01
-"""How much what crosses counts, and what the other workers have to do, beside the load of the busiest."""
+"""The weights of crossings, and of the load of the other workers, relative to the load of the busiest."""
 _FULL = 1e3
-"""Seconds that a worker's memory counts for each part of it that is too much."""
+"""The penalty in seconds for each share of a worker's memory beyond its limit."""
 
 
 def cut(costs: Costs, workers: int, fixed: Mapping[str, int], limit: int | None = None) -> dict[str, int]:
@@ -53,7 +53,7 @@ class _Problem:
         self.room = float("inf") if limit is None else max(1, limit - PROCESS)
         self.free = [number for number, worker in enumerate(self.stuck) if worker is None]
         self.same = len(self.free) == len(self.units)
-        """Whether workers may change names."""
+        """Whether workers are interchangeable."""
         self._flows: list[Crossings[int]] = []
         self._touching: list[list[int]] = [[] for _ in self.units]
         for (name, _), made in costs.made.items():
@@ -67,7 +67,7 @@ class _Problem:
                 self._flows.append(Crossings(made, home, readers))
 
     def named(self, where: Sequence[int]) -> dict[str, int]:
-        """By node. Where no worker is named beforehand, they are numbered in the order of the nodes."""
+        """The worker of each node. If no node is fixed, workers are numbered in the order of the nodes."""
         numbers: dict[int, int] = {}
         if self.same:
             for worker in where:
@@ -77,7 +77,7 @@ class _Problem:
     # -- what a cut costs
 
     def put(self, where: Sequence[int]) -> None:
-        """Begin with this cut."""
+        """Set the current cut."""
         self.where, self.loads, self.held = list(where), [0.0] * self.workers, [0] * self.workers
         self.crossing = 0.0
         for number, worker in enumerate(where):
@@ -88,7 +88,7 @@ class _Problem:
             self._count(flows)
 
     def _count(self, flows: Crossings[int]) -> None:
-        """Bring the loads up to date with where a site and its readers are."""
+        """Update the loads for the current workers of a site and its readers."""
         loads = self.loads
         for worker, seconds in flows.at:
             loads[worker] -= seconds
@@ -99,7 +99,7 @@ class _Problem:
             self.crossing += seconds
 
     def move(self, number: int, worker: int) -> None:
-        """Bring a unit to a worker."""
+        """Move a unit to a worker."""
         before = self.where[number]
         if worker == before:
             return
@@ -112,20 +112,20 @@ class _Problem:
         self.held[worker] += self.sizes[number]
 
     def cost(self) -> float:
-        """To be made small."""
+        """The objective of the search: smaller is better."""
         loads, held = self.loads, self.held
         over = sum(size / self.room - 1 for size in held if size > self.room) if max(held) > self.room else 0.0
         others: float = sum([load * load for load in loads]) ** 0.5
         return max(loads) + _CROSSINGS * self.crossing + _OTHERS * others + _FULL * over
 
     def too_much(self, where: Sequence[int]) -> bool:
-        """Whether a worker holds more than it has room for."""
+        """Whether a worker exceeds its memory limit."""
         self.put(where)
         return max(self.held) > self.room
 
     @property
     def _many(self) -> bool:
-        """Whether there is too much to try all that could help."""
+        """Whether the problem is too large for the full search."""
         return len(self.free) * self.workers > _MANY
 
     # -- [1]
@@ -180,7 +180,7 @@ class _Problem:
                 yield self.free[start : start + size]
 
     def _try(self, moves: Sequence[tuple[int, int]], now: float) -> float:
-        """Make these moves if that helps; returns what the cut costs then."""
+        """Make these moves if they lower the cost; returns the cost."""
         back = [(number, self.where[number]) for number, _ in moves]
         for number, worker in moves:
             self.move(number, worker)
@@ -194,11 +194,11 @@ class _Problem:
     # -- [3]
 
     def ways(self) -> float:
-        """How many cuts there are, about."""
+        """The approximate number of cuts."""
         return float(self.workers) ** (len(self.free) - (1 if self.same else 0))
 
     def exact(self) -> list[int]:
-        """The best of all cuts."""
+        """The best of all cuts, by exhaustive search."""
         self.put([s or 0 for s in self.stuck])
         self._best, self._least = list(self.where), float("inf")
         self._descend(0, 0)

@@ -20,16 +20,16 @@ PUMPED, HEARD = 25e-6, 200e-6
 """Seconds that the controller takes for an instance, besides making it, and for a wave: `bench/replicas.py` measures
 them together."""
 WAVE = 100e-6
-"""Seconds that a wave takes of each worker of its team, whatever is hosted there: it is heard of, begun and ended."""
+"""Fixed seconds of a wave at each worker of its team: receiving, beginning and ending it."""
 FLIGHT = 3
-"""Waves for each worker in flight, where nothing is said."""
+"""Default number of waves in flight for each worker."""
 CROWD = 0.05
 """By how much each further busy worker slows down all of them: 16 replicas are 8 to 10 x one (`bench/replicas.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What is expected of some workers."""
+    """The expected speed of a placement."""
 
     speedup: float
     """Against one core in waves."""
@@ -38,14 +38,14 @@ class Expectation:
     bound: str
     """What bounds it: "worker", "controller", "cores", "in flight"."""
     worker: int
-    """The busiest."""
+    """The busiest worker."""
     node: str
-    """The node that has most of its time."""
+    """The node that takes most of its time."""
     share: float
-    """How much of it."""
+    """The share of that node in the worker's time."""
 
     def words(self) -> str:
-        """What bounds it, for people."""
+        """What bounds it, as text."""
         if self.bound == "worker":
             return f"bounded by {what_bounds(self.worker, self.node, self.share)}"
         by = {"controller": "the controller", "cores": "the cores", "in flight": "waiting for waves in flight"}
@@ -53,7 +53,7 @@ class Expectation:
 
 
 def what_bounds(worker: int, node: str, share: float) -> str:
-    """A worker, and the node that has most of its time."""
+    """A text with a worker and the node that takes most of its time."""
     return f"worker {worker}: node '{node}' has {share:.0%} of its time".replace("%", " %")
 
 
@@ -66,7 +66,7 @@ def expect(
     in_flight: int | None = None,
     making: float = 0.0,
 ) -> Expectation:
-    """What a wave takes if nodes are hosted like that, in each of so many replicas.
+    """The expected speed of this placement, with this number of replicas.
 
     ``in_flight``: waves of each replica in flight at once; None: enough. ``making``: seconds that it takes the
     controller to make an instance, where that is not done beforehand.

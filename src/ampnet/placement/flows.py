@@ -22,11 +22,11 @@ from ampnet.plan.sites import pieces_of
 from ampnet.state import Ints
 
 _LAYOUTS = 8
-"""Waves of which the layout is looked at."""
+"""The number of waves whose layouts are read."""
 
 
 class Flows:
-    """Who reads whose rows, by the layouts of a few waves."""
+    """Which nodes read the rows of which sites, from the layouts of a few waves."""
 
     def __init__(self) -> None:
         self.layouts = 0
@@ -41,7 +41,7 @@ class Flows:
         """By choice: rows that each of its Linears made."""
 
     def look(self, layout: Layout) -> None:
-        """A wave is over; its rows are still there."""
+        """Add a wave that has just ended, while its layout is still filled."""
         if self.layouts == _LAYOUTS:
             return
         self.layouts += 1
@@ -66,7 +66,7 @@ class Flows:
             self._read(operations, makers[arena][places], _row(layout, arena), reader)
 
     def _read(self, operations: Sequence[Operation], makers: Ints, width: int, reader: str) -> None:
-        """A node reads rows: of each operation that made some, those."""
+        """Add the rows that a node reads, by the operation that computed them."""
         found, counts = np.unique(makers[makers >= 0], return_counts=True)
         for number, count in zip(found.tolist(), counts.tolist(), strict=True):
             site = operations[number].site
@@ -99,7 +99,7 @@ class Flows:
         return out
 
     def pumped(self) -> dict[str, float]:
-        """The nodes that read pumped rows, and their share of them."""
+        """The nodes that read input rows, with their shares."""
         sizes = {reader: self._bytes[site, reader] for (site, reader) in self._rounds if site[0] == CONTROLLER}
         return {reader: size / max(1, sum(sizes.values())) for reader, size in sizes.items()}
 

@@ -17,9 +17,9 @@ from ampnet.graph import Graph
 from ampnet.update.policy import Update
 
 PROCESS = 300_000_000
-"""Bytes of a worker process that hosts nothing: the interpreter, torch, ampnet."""
+"""Bytes of a worker process without nodes: the interpreter, torch, ampnet."""
 _UNKNOWN = 2
-"""Tensors an optimizer keeps for each parameter, where that cannot be tried."""
+"""Assumed number of tensors that an optimizer stores for each parameter, if it cannot be tried."""
 
 
 def memory_of(graph: Graph, policies: Mapping[str, Update | None] | None = None) -> dict[str, int]:
@@ -37,7 +37,7 @@ def memory_of(graph: Graph, policies: Mapping[str, Update | None] | None = None)
 
 
 def shown(size: float) -> str:
-    """A number of bytes, for people."""
+    """A number of bytes as text, with a unit."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6)):
         if size >= 0.1 * factor:
             return f"{size / factor:.2f} {unit}"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from ampnet.errors import GraphError
+from ampnet.errors import GraphError, nearest
 from ampnet.graph import CONTROLLER, Graph
 from ampnet.placement.costs import Costs, guess
 from ampnet.placement.cut import cut
@@ -85,7 +85,7 @@ def by_hand(graph: Graph, workers: int, affinity: Mapping[str, int]) -> dict[str
     for pattern, worker in affinity.items():
         found = [n for n in graph.nodes if any(c == pattern or fnmatchcase(c, pattern) for c in (n, graph.called(n)))]
         if not found:
-            faults.append(f"affinity names '{pattern}', but no node is called that; there are {', '.join(graph.nodes)}")
+            faults.append(f"affinity names '{pattern}', but no node is called that; {nearest(pattern, graph.nodes)}")
         if not isinstance(worker, int) or not 0 <= worker < workers:
             faults.append(f"affinity puts '{pattern}' on worker {worker}; there are {workers}, numbered from 0")
         for name in found:
@@ -98,7 +98,7 @@ def by_hand(graph: Graph, workers: int, affinity: Mapping[str, int]) -> dict[str
 
 
 def _of(costs: Costs, names: Iterable[str]) -> Costs:
-    """The costs of these nodes, in this order; next to nothing where they are not known."""
+    """The costs of these nodes, in this order; a small constant for unknown nodes."""
     names = list(names)
     made = {}
     for site, rows in costs.made.items():
@@ -109,7 +109,7 @@ def _of(costs: Costs, names: Iterable[str]) -> Costs:
 
 
 def _routed(graph: Graph, hosts: Mapping[str, int]) -> dict[str, int]:
-    """The same with the nodes that only route, each at the worker of a neighbour: if it can be, of one before it."""
+    """The placement with routing nodes added, each on the worker of a neighbour, preferably a predecessor."""
     wiring, out = graph.resolve()[0], dict(hosts)
     before: dict[str, list[str]] = {name: [] for name in graph.nodes}
     after: dict[str, list[str]] = {name: [] for name in graph.nodes}

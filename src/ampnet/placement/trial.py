@@ -36,11 +36,11 @@ from ampnet.runtime.inline import Inline
 from ampnet.update.policy import Update
 
 SECONDS = 0.5
-"""A trial goes over its instances again and again for this long."""
+"""A trial repeats its instances for this many seconds."""
 _SHOWN = 100
-"""Characters of an error that are told."""
+"""Maximum length of a reported error."""
 LARGE = 2 << 30
-"""Bytes that a copy would take in training, from which on none is made to try."""
+"""From this many bytes in training, a model is not copied for a trial."""
 
 
 class Trial:
@@ -52,7 +52,7 @@ class Trial:
             self.settings["updates"] = {name: node.updater.policy for name, node in graph.parameterised().items()}
 
     def run(self, instances: Sequence[Instance]) -> Costs:
-        """The costs of a wave of these instances; guessed, with the reason, where they cannot be measured."""
+        """The costs of a wave of these instances; estimated, with the reason, if they cannot be measured."""
         if not instances:
             return self._guess("there is no instance to try")
         size = sum(memory_of(self.graph, self._policies()).values())
@@ -155,11 +155,11 @@ class _Meter:
                 before = (start, direction)
 
     def over(self, wall: float, waves: int, instances: int) -> None:
-        """The pass is over."""
+        """Called at the end of a pass."""
         self.wall, self.waves, self.instances = wall, waves, instances
 
     def costs(self, graph: Graph, sites: Sites, flows: Flows) -> Costs:
-        """What was measured, by wave."""
+        """The measured costs of a wave."""
         names = [name for name in graph.order() if graph.nodes[name].role != "route"]
         seconds = {name: self.seconds[name] / self.waves for name in names}
         flows.share_out(seconds)
@@ -180,7 +180,7 @@ class _Meter:
 
 
 def peek(instances: Iterable[Instance], count: int) -> tuple[list[Instance], Iterable[Instance]]:
-    """The first few instances, and all of them. An error of the loader comes where it came, with all of them."""
+    """The first few instances, and an iterator over all. The iterator raises an error of the loader."""
     first: list[Instance] = []
 
     def rest(error: Exception | None) -> Iterator[Instance]:

@@ -17,7 +17,7 @@ from ampnet.plan.sites import Sites, Unplayable
 from ampnet.plan.team import Team
 
 _SMALL = 4096
-"""Rows of a table that are looked up rather than computed one by one, at most."""
+"""Maximum rows of a table whose products are computed once for each row and looked up."""
 
 
 def units_of(sites: Sites) -> list[frozenset[str]]:

@@ -30,20 +30,20 @@ from ampnet.placement.expect import Expectation, expect
 from ampnet.placement.units import joined
 
 PAYS = 1.1
-"""A way is taken instead of a simpler one if it is expected to be faster by this factor."""
+"""A way replaces a simpler one if it is expected to be faster by this factor."""
 CALL = 15e-6
-"""Seconds of an operation that are not saved where it has fewer rows."""
+"""Fixed seconds of an operation, whatever its number of rows."""
 _COPIES = 3
-"""For each worker, of all nodes together, at most."""
+"""Maximum number of copies for each worker, of all nodes together."""
 _HEAVY = 0.6
-"""A unit is worth copies if it has this part of what each worker would have to do."""
+"""A unit is copied if it has at least this share of a worker's load."""
 _WIDE = 64
-"""Outputs of a Linear that is worth tiles, at least."""
+"""Minimum number of outputs of a Linear that is split into tiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a model could be run."""
+    """One way to run a model: workers, replicas, copies, tiles."""
 
     workers: int
     replicas: int
@@ -65,7 +65,7 @@ class Way:
         return bool(self.copies or self.tiles)
 
     def options(self) -> str:
-        """For the command line."""
+        """The options of the command line that select it."""
         parts = [f"--replicas {self.replicas}"] if self.replicas > 1 else []
         if self.workers != self.replicas or not parts:
             parts.append(f"--workers {self.workers}")
@@ -94,12 +94,12 @@ class Ways:
         self._whole = replace(self.costs, alone=self.costs.total)
 
     def one(self) -> Way:
-        """No worker processes."""
+        """The way without worker processes."""
         alone = dict.fromkeys(self.costs.seconds, 0)
         return Way(1, 1, {}, {}, self._whole, replace(expect(self._whole, alone), speedup=1.0))
 
     def of_workers(self, workers: int, replicas: int = 1) -> Way:
-        """A plain cut, of each of so many copies of the whole model. Raises `GraphError` where memory is too small."""
+        """A plain cut, for each of ``replicas`` copies of the model. Raises `GraphError` if memory is too small."""
         return self._way(self._whole, workers, replicas, {}, {})
 
     def given(self, workers: int, copies: Mapping[tuple[str, ...], int], tiles: Mapping[str, int]) -> Way:
@@ -115,7 +115,7 @@ class Ways:
         return self._way(costs, workers, 1, called, tiles)
 
     def with_copies(self, workers: int) -> Iterator[Way]:
-        """Copies or tiles of the units that are too large for one of so many workers."""
+        """A cut with copies or tiles of the units that are too large for one worker."""
         each = sum(map(self.costs.own, self.costs.seconds)) / workers
         units = {unit: sum(map(self.costs.own, unit)) for unit in self._units()}
         heavy = sorted((unit for unit in units if units[unit] > _HEAVY * each), key=lambda unit: -units[unit])
@@ -176,7 +176,7 @@ class Ways:
 
 
 def best(ways: Iterable[Way]) -> Way | None:
-    """The simplest that no other beats by a tenth; None where there is none."""
+    """The simplest way that no other beats by a tenth; None if there is no way."""
     chosen = None
     for way in sorted(ways, key=lambda way: (way.workers, way.changes, -way.speedup * _liked(way))):
         if chosen is None or way.speedup > PAYS * chosen.speedup:

@@ -33,7 +33,7 @@ from ampnet.state import Column, Ints, States
 from ampnet.wave.arena import Arena, Pool, Read
 
 _OBJECTS = 4096
-"""Bytes that the objects of an operation take, about."""
+"""Approximate bytes of the Python objects of one operation."""
 _NOTHING = torch.empty(0, dtype=torch.int64)
 _Owner = TypeVar("_Owner")
 
@@ -46,7 +46,7 @@ class Bag:
     index: Tensor
     offsets: Tensor
     owners: Tensor | None = None
-    """Which target each row is of, once somebody asked."""
+    """Cached result of `targets`."""
 
     turned: tuple[Tensor, Tensor, int, int] | None = None
 
@@ -78,7 +78,7 @@ class Operation:
     site: Site
     start: int
     stop: int
-    """Of the rows made, in the site's arena."""
+    """Row range of the output in the site's arena."""
     first: bool
     """Whether it is the site's first, and so (backward) its last."""
     reads: list[Read]
@@ -94,15 +94,15 @@ class Operation:
     messages: int = 0
     """At a node with parameters: messages that get a gradient; elsewhere, rows."""
     kept: Sequence[Tensor | None] = ()
-    """What the kernel wants to see again in the backward."""
+    """Residuals that the kernel stores for the backward."""
     trained: tuple[Site, ...] = ()
     """The sites whose parameters are trained where it is computed: its own, the Linears of a mixture or of a choice."""
     members: list[Operation] = field(default_factory=list)
     """Of a choice: the operations of its Linears, which are computed as one; the first of them is this one's site."""
     versions: dict[int, int] = field(default_factory=dict)
-    """By number of the site (its own, or those of a mixture's Linears): updates of the node when the forward saw it."""
+    """By number of the site (its own, or those of a mixture's Linears): weight version of the node in the forward."""
     crosses: bool = False
-    """Whether it is about rows that go to another worker, or come from one."""
+    """Whether it sends rows to another worker or receives them."""
     span: Span | None = None
     """The tensors that a node with parameters computes with, where they are the same in every wave."""
 
@@ -114,20 +114,20 @@ class Operation:
 
 @dataclass(slots=True, eq=False)
 class Whole:
-    """All operations of one site together."""
+    """All operations of one site, in one object."""
 
     site: Site
     start: int
     stop: int
     reads: list[Read]
     messages: int = 0
-    """As in `Operation`, of all of them."""
+    """Sum of `Operation.messages` over all operations."""
     operations: list[Operation] = field(default_factory=list)
     """In the order in which they are played."""
 
 
 class Layout:
-    """What is to be computed for some instances. See the head of this file."""
+    """The rows and operations of a wave. See the head of this file."""
 
     def __init__(
         self,
@@ -138,25 +138,25 @@ class Layout:
         device: torch.device,
         choices: bool = True,
     ) -> None:
-        """``device``: where it will be computed. All that has to be there is sent there in one piece."""
+        """``device``: the device to compute on. All index tensors are copied there in one transfer."""
         self.sites, self._scores, self.pool, self.device = sites, scores, pool, device
         self._sent: list[tuple[object, str, Ints]] = []
         self._choices = choices
         self.fixed = False
-        """Whether all of it is in the same memory in every wave."""
+        """Whether every tensor has the same memory in every wave."""
         self._held: tuple[Pool, int] | None = None
         """The pool whose memory it knows, and the pool's generation then."""
         self.key: tuple[object, ...] = ()
-        """Under which it is kept; empty: it is not."""
+        """The cache key; empty: not cached."""
         self.told: dict[bool, object] = {}
-        """What is told of its operations in every wave, in training and in inference."""
+        """The fixed columns of its events, for training and for inference."""
         self.kernels: dict[int, object] = {}
         """Of each site, where they are the same in every wave."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}
         self.digest = _digest(scores) if sites.parted else 0
-        """The same on all workers of the team, if they agree on what is computed and on what crosses."""
+        """Digest of rows and crossings: equal on all workers of the team, or their layouts differ."""
         self.numbers: Sequence[int] = ()
-        """Of the instances, in the order of their scores; set for each wave."""
+        """Instance numbers in the order of their scores; set for each wave."""
         self._rounds, self._width = max(s.rounds for s in scores), sites.width
         each = self._rounds * self._width
         blocks, bases = _together([s.blocks for s in scores]).astype(np.int64), _bases([s.rows for s in scores])
@@ -194,7 +194,7 @@ class Layout:
             self._send()
 
     def _send(self) -> None:
-        """Bring all numbers of rows to the device."""
+        """Copy all row indices to the device."""
         sizes = [len(array) for _, _, array in self._sent]
         if sizes:
             flat = torch.from_numpy(np.concatenate([array for _, _, array in self._sent])).pin_memory()
@@ -204,7 +204,7 @@ class Layout:
         self._sent = []
 
     def _placed(self, owner: _Owner, name: str, array: Ints) -> _Owner:
-        """An attribute that holds numbers of rows."""
+        """Set an attribute that holds row indices: now, or on a device with the next transfer."""
         if self.device.type == "cpu":
             setattr(owner, name, torch.from_numpy(array))
         else:
@@ -212,7 +212,7 @@ class Layout:
         return owner
 
     def _arenas(self, starts: Ints, ends: Ints, each: int) -> tuple[Ints, Ints, Ints]:
-        """Of every arena: where it begins, ends, and where its pumped rows end."""
+        """For every arena: begin, end, and the end of its pumped rows."""
         first, last = starts[::each], ends[each - 1 :: each]
         sites = self.sites
         begin, end = first[sites.first_block], last[sites.last_block]
@@ -220,7 +220,7 @@ class Layout:
         return begin, end, pumped
 
     def _find_runs(self, runs: Column, bases: Ints, counts: Sequence[int]) -> None:
-        """Neighbours that are read, in the order of slots and rounds."""
+        """Find contiguous runs of rows that are read, ordered by slot and round."""
         keys = len(self.sites.slots) * self._rounds
         order = _sorted(runs[0].astype(np.int64) * self._rounds + runs[1], keys)
         key = (runs[0].astype(np.int64) * self._rounds + runs[1])[order]
@@ -342,13 +342,13 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """What it takes to keep it: numbers of rows, and the objects that tell of them."""
+        """Bytes that caching it takes: row indices and Python objects."""
         index = sum(r.index.numel() for op in self.operations for r in op.reads if r.index is not None)
         index += sum(bag.index.numel() + bag.offsets.numel() for op in self.operations for bag in op.bags)
         return 8 * index + _OBJECTS * len(self.operations)
 
     def use(self, pool: Pool, again: bool) -> None:
-        """Take memory from this pool. ``again``: it was used before, and will be: all is put where it would be put the
+        """Allocate from this pool. ``again``: it is used repeatedly, so every tensor goes where it would go the
         next time, and what is known of that memory is kept as long as it is the same."""
         held, self._held = self._held, (pool, pool.generation)
         self.pool = pool
@@ -363,11 +363,11 @@ class Layout:
                 op.span = None
 
     def done(self) -> None:
-        """A passage is over."""
+        """Called when a passage has ended."""
         self._held = (self.pool, self.pool.generation)
 
     def heard(self, site: int, round_: int | None = None) -> int:
-        """Messages that get a gradient at a site with parameters, in a round or in all of them."""
+        """The number of messages that get a gradient at a site with parameters, in one round or in all."""
         first = site * self._rounds
         if round_ is not None:
             return int(self._heard[first + round_])
@@ -377,12 +377,12 @@ class Layout:
         return known
 
     def heard_by(self, instances: Collection[int], sites: Sequence[int]) -> int:
-        """Messages of these instances that get a gradient at sites with parameters."""
+        """The number of messages of these instances that get a gradient at sites with parameters."""
         given = [s.heard for n, s in zip(self.numbers, self._scores, strict=True) if n in instances]
         return sum(int(heard[2, np.isin(heard[0], sites)].sum()) for heard in given)
 
     def messages_of(self, op: Operation, payload: Tensor | None, train: bool) -> Messages:
-        """The messages that an operation is about, with their states."""
+        """The messages of an operation, with their states."""
         which = (op.site.number, op.round)
         given = [(n, *s.states[which]) for n, s in zip(self.numbers, self._scores, strict=True) if which in s.states]
         columns = np.concatenate([c for _, _, c, _ in given], axis=1)
@@ -392,7 +392,7 @@ class Layout:
         return Messages.trusted(payload, States.trusted(given[0][1], columns), offsets, train)
 
     def offsets_of(self, op: Operation) -> Ints | None:
-        """The row offsets of the messages that an operation is about; None: one row each."""
+        """The row offsets of an operation's messages; None: one row each."""
         which = (op.site.number, op.round)
         if which not in self._offsets:
             counts = np.concatenate([s.states[which][2] for s in self._scores if which in s.states])
@@ -404,6 +404,11 @@ class Layout:
         which = (op.site.number, op.round)
         given = [s.labels[which] for s in self._scores if which in s.labels]
         return offsets_of(np.concatenate(given)) if given else None
+
+    def counts_of(self, op: Operation) -> Ints:
+        """``[ports, messages]``: the rows of each message that come to a module of whole messages."""
+        which = (op.site.number, op.round)
+        return np.concatenate([s.labels[which] for s in self._scores if which in s.labels], axis=1)
 
     def _whole(self, site: Site, start: int, stop: int) -> None:
         last = self._rounds - 1
@@ -455,7 +460,7 @@ class Layout:
 
 
 def _order(site: Site, round_: int) -> tuple[int, int, int, bool, int]:
-    """The place of an operation among those of all workers: rows cross right after they are made."""
+    """The global order of an operation, equal on all workers: rows are sent right after they are computed."""
     return site.component, round_, site.rank, site.kind == "crossing", site.number
 
 
@@ -469,13 +474,13 @@ def _together(parts: Sequence[Column]) -> Column:
 
 
 def _bases(counts: Sequence[int]) -> Ints:
-    """Where the rows of each instance begin, if all are numbered as one."""
+    """The first row of each instance when the rows of all are numbered consecutively."""
     sizes = np.array(counts)
     bases: Ints = np.cumsum(sizes) - sizes
     return bases
 
 
 def _sorted(key: Ints, keys: int) -> Ints:
-    """The order of keys below a number; equal ones stay in theirs."""
+    """A stable argsort of keys below a bound."""
     # Narrow keys are counted, not compared.
     return np.argsort(key.astype(np.int16) if keys < 2**15 else key, kind="stable")

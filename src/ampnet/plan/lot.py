@@ -34,18 +34,18 @@ class Lot:
         self.sites, self.ends, self.instances, self.train, self.stream = sites, ends, instances, train, stream
         self.numbers = list(instances)
         self.wave: int | None = None
-        """The number of the wave that they are, where others compute it too; None: they may be parted and merged."""
+        """The wave number, if other workers compute the same wave; None: the lot may be split and merged."""
         self.missing: frozenset[int] = frozenset()
         """Sites of inputs whose messages have no payload."""
 
     # -- lots of lots
 
     def alike(self, other: Lot) -> bool:
-        """Whether instances of both may be computed together."""
+        """Whether instances of both lots may be in one wave."""
         return self.train == other.train and self.stream == other.stream and self.missing == other.missing
 
     def apart(self) -> list[Lot]:
-        """Lots in which a payload is missing for all instances or for none, in the order of their instances."""
+        """Split into lots in which a payload is missing for all instances or for none, in order."""
         kinds = self._missing()
         if len(set(kinds)) <= 1:
             self.missing = kinds[0] if kinds else frozenset()
@@ -71,18 +71,18 @@ class Lot:
         ]
 
     def at(self, places: Sequence[int]) -> Lot:
-        """Those at these places."""
+        """The lot of the instances at these positions."""
         some = {self.numbers[i]: self.instances[self.numbers[i]] for i in places}
         return Lot(self.sites, self.ends, some, self.train, self.stream)
 
     def split(self, count: int) -> tuple[Lot, Lot]:
-        """The first so many, and the others."""
+        """The first ``count`` instances, and the rest."""
         first, others = self.at(range(count)), self.at(range(count, len(self.numbers)))
         first.missing = others.missing = self.missing
         return first, others
 
     def merge(self, lots: Sequence[Lot]) -> Lot:
-        """Several as one, in order."""
+        """One lot of several, in order."""
         together: dict[int, Instance] = {}
         for lot in lots:
             together.update(lot.instances)
@@ -93,7 +93,7 @@ class Lot:
     # -- what is in it
 
     def digests(self) -> list[bytes]:
-        """Of each instance."""
+        """The digest of each instance: equal digests have equal scores."""
         return [instance.digest() for instance in self.instances.values()]
 
     def kinds(self) -> Iterator[object]:
@@ -120,7 +120,7 @@ class Lot:
             yield site.number, payload
 
     def messages(self) -> Pumpings:
-        """What is pumped for them."""
+        """The messages to be pumped."""
         out: Pumpings = []
         for name, end in self.ends.items():
             given = [(n, i.feeds[name]) for n, i in self.instances.items() if name in i.feeds and len(i.feeds[name])]
@@ -132,7 +132,7 @@ class Lot:
 
     @contextmanager
     def shelved(self, shelf: Shelf) -> Iterator[None]:
-        """Meanwhile their structures are on the shelf."""
+        """Context: the structures of the instances are registered while it is open."""
         structures = {n: i.structure for n, i in self.instances.items() if i.structure is not None}
         if structures:
             shelf.add(structures)
@@ -143,7 +143,7 @@ class Lot:
 
 
 def _odd_one(feeds: Sequence[tuple[int, Feed]]) -> str:
-    """Which instance has other rows than the first."""
+    """Name the first instance whose rows differ in shape or dtype from those of the lot's first."""
     first = feeds[0][1].payload
     for number, one in feeds[1:]:
         if first is None or one.payload is None:

@@ -41,13 +41,13 @@ from ampnet.structure import Shelf
 from ampnet.wave.arena import Pool
 
 _SCORES = 2**30
-"""Bytes of scores that are kept."""
+"""Size limit of the score cache, in bytes."""
 _LAYOUTS = 2**28
-"""Bytes of layouts that are kept."""
+"""Size limit of the layout cache, in bytes."""
 _PATIENCE = 5000
-"""Layouts in a row that were not met again, after which none is kept any more."""
+"""After this many cache misses in a row, layouts are no longer cached."""
 _AHEAD = 256
-"""Instances that are rehearsed together ahead of time."""
+"""Number of instances rehearsed in one batch ahead of time."""
 
 
 class Planner:
@@ -59,7 +59,7 @@ class Planner:
         for node in nodes.values():
             node.shelf = shelf
         self.beat: Callable[[], None] = lambda: None
-        """Called now and then: a sign of life."""
+        """Called regularly while planning: a heartbeat."""
         self.choices = True
         """Whether the Linears of a choice may be computed in one operation."""
         self.rehearsed = 0
@@ -67,13 +67,13 @@ class Planner:
         functions = [f for node in nodes.values() for f in node.state_functions().values()]
         self._modulus = math.lcm(*(f.modulus for f in functions if f.modulus is not None))
         self._by_number = False
-        """Whether a function looks at the numbers of instances themselves."""
+        """Whether a user's function reads `instance` itself, so that it is part of the digest."""
         self._by_turns = any(node.by_turns for node in nodes.values())
         self._once = itertools.count()
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
         self._bytes = 0
         self._loose: dict[bytes, list[str]] = {}
-        """By digest, of instances of which something waits for ever: who waits for what."""
+        """By digest: what still waits at the end of instances that can never complete."""
         self._layouts: OrderedDict[tuple[object, ...], list[Layout]] = OrderedDict()
         self._kept = self._unused = 0
         self._keeps = True
@@ -118,7 +118,7 @@ class Planner:
             self._by_number = other._by_number
 
     def _find(self, lot: Lot, behind: Sequence[Lot]) -> list[Score]:
-        """The score of each instance. Those behind it are rehearsed too: many together take hardly longer."""
+        """The score of each instance. Staged instances are rehearsed in the same batch, which takes hardly longer."""
         while True:
             by_number = self._by_number
             digests = self._digests(lot)
@@ -172,7 +172,7 @@ class Planner:
         return found
 
     def _note_loose(self, lot: Lot, missing: Mapping[bytes, int]) -> None:
-        """Something of these instances waits for ever. In inference that is none of our business, as long as all
+        """These instances have messages that wait for ever. In inference that is accepted, as long as all
         results come."""
         for digest, place in missing.items():
             _, waits = self._run(lot.at([place]))
@@ -180,11 +180,11 @@ class Planner:
                 self._loose[digest] = waits
 
     def waits(self) -> list[str]:
-        """Who waits for what, in words, of instances that were rehearsed for inference."""
+        """Which nodes of an instance rehearsed for inference wait for which messages, as text."""
         return [f"when it was planned, {line}" for lines in self._loose.values() for line in lines]
 
     def _run(self, lot: Lot) -> tuple[Rehearsal, list[str]]:
-        """Rehearse. Returns also who still waits for what at the end."""
+        """Rehearse. Returns the scores, and what still waits at the end."""
         rehearsal = Rehearsal(self.sites, self.beat)
         with lot.shelved(self.shelf):
             try:
@@ -208,7 +208,7 @@ class Planner:
     # -- [3]
 
     def layout(self, lot: Lot, behind: Sequence[Lot], pools: list[Pool]) -> Layout:
-        """A layout for these instances, to be had alone until `give_back`, with a pool of memory: a new one, or one of
+        """A layout for these instances, exclusive until `give_back`, with a memory pool: a new one, or one of
         ``pools``, which it is taken from."""
         key = self._key(lot) if self._keeps and not self._by_turns else ()
         if self._loose and lot.train:
@@ -247,7 +247,7 @@ class Planner:
         return layout
 
     def _key(self, lot: Lot) -> tuple[object, ...]:
-        """Equal for lots that are computed with the same tensors: what a layout is kept under."""
+        """The cache key of a layout: equal for lots that need the same index tensors."""
         return (*self._digests(lot), *lot.kinds())
 
     def give_back(self, layout: Layout) -> None:
@@ -266,7 +266,7 @@ class Planner:
             self._kept -= sum(one.nbytes for one in gone)
 
     def forget_layouts(self) -> None:
-        """Their memory may be half written."""
+        """Drop all cached layouts, after an error: their memory may be half written."""
         self._layouts.clear()
         self._kept = 0
 
@@ -274,13 +274,13 @@ class Planner:
         return [(node, node.updater.weights) for node in self._trains]
 
     def _check_weights(self) -> None:
-        """Fixed tensors do not hold any more once parameters were moved or cast."""
+        """Drop cached layouts if parameters were moved or cast: their fixed tensors are no longer valid."""
         if any(node.updater.weights is not weights for node, weights in self._weights):
             self.forget_layouts()
             self._weights = self._look_at_weights()
 
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         for node in self._trains:
             if node.updater.weights:
                 return node.updater.weights[0].device

@@ -28,7 +28,9 @@ from ampnet.nodes.culprit import culprit
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
 from ampnet.nodes.reduce import Reduce
+from ampnet.nodes.result import Result
 from ampnet.nodes.rows import Rows
+from ampnet.nodes.transform import Parameterised
 from ampnet.plan.sites import Site, Sites
 from ampnet.state import Ints, States
 
@@ -45,6 +47,7 @@ class Step:
         self.sources = sources
         """Of each slot: numbers of rows, one for each row made; of a reduction, ``counts`` for each row made."""
         self.counts = counts
+        """Of a reduction; of a loss, the offsets of labels; of a module of whole messages, ``[ports, messages]``."""
         self.states: States = like.states
         self.offsets = like.offsets
         """Of the rows that the messages have here: those made; of a loss, those judged."""
@@ -57,12 +60,12 @@ class Rehearsal:
     """The steps of some instances, from what was pumped for them."""
 
     def __init__(self, sites: Sites, beat: Callable[[], None] = lambda: None) -> None:
-        """``beat`` is called in every round."""
+        """``beat``: a heartbeat, called in every round."""
         self.sites, self.beat = sites, beat
         self.steps: list[Step] = []
         self.rows = 0
         self.childless: list[Ints] = []
-        """Rows that are answered with a gradient of zero, as nothing was made of them."""
+        """Rows that nothing is computed from: their gradient is zero."""
         self._waiting: dict[tuple[str, int], list[Messages]] = {}
         self._round = 0
 
@@ -88,7 +91,7 @@ class Rehearsal:
         self._arrive(self.sites.wiring.forward[End(node, port)], messages)
 
     def _serve_named(self, port: tuple[str, int], waiting: Sequence[Messages]) -> None:
-        """What fails is named with node and states."""
+        """Serve a port; an exception is raised with node and states."""
         messages = waiting[0]
         try:
             messages = Messages.merge(waiting)
@@ -114,6 +117,13 @@ class Rehearsal:
                 batch = Messages.trusted(None, joined.states(0), joined.offsets(0), False)
                 sources = [_numbers(p) for p in joined.payloads]
                 self._note(self.sites.at[End(name, 0)], sources, joined.offsets(1), batch)
+        elif isinstance(node, Result):
+            self._note(self.sites.at[End(name, 0)], [_numbers(messages.payload)], None, messages)
+        elif isinstance(node, Parameterised):
+            for arrived in node.arrive(number, messages):
+                site, sources = self.sites.at[End(name, arrived.site)], [_numbers(p) for p in arrived.payloads]
+                counts = arrived.counts() if site.whole_messages else None
+                self._send(name, arrived.site, self._note(site, sources, counts, arrived.leaving(None)))
         elif isinstance(node, Concat | Rows) and node.join is not None:
             for joined in node.join.arrive(number, messages):
                 states = node.states_of(joined)
@@ -139,7 +149,7 @@ class Rehearsal:
         self._send(name, 0, self._note(site, beside, None, single))
 
     def _note(self, site: Site, sources: list[Ints], counts: Ints | None, like: Messages) -> Messages:
-        """Note a step, and give numbers to the rows it makes."""
+        """Record a step, and number its output rows."""
         rows, base = like.rows, self.rows
         self.steps.append(Step(site, self._round, base, rows, sources, counts, like))
         self.rows = base + rows

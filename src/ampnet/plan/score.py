@@ -32,7 +32,7 @@ from ampnet.plan.sites import Site, Sites, Unplayable, pieces_of
 from ampnet.state import Column, Ints
 
 _LONG = 4
-"""Neighbours are told by their first one if so many of them are together, on the average."""
+"""Reads are stored as runs instead of single rows if the mean run is at least this long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,14 +51,15 @@ class Score:
     """Of sites that look at their messages' states, by site and round: the fields, the columns, and the rows of each
     message."""
     labels: dict[tuple[int, int], Ints]
-    """Of losses whose labels have other rows than their predictions: the rows of each label."""
+    """Of losses whose labels have other rows than their predictions: the rows of each label. Of modules of whole
+    messages: ``[ports, messages]``, the rows of each."""
     heard: Column
     """``[3, ...]``: site with parameters, round, messages that get a gradient."""
     rounds: int
     rows: int
-    """How many rows are made."""
+    """The number of rows."""
     ways: int
-    """How many slots were known to be read by links when this was written."""
+    """The number of slots that were read by links when this score was made."""
     digest: bytes = b""
     """Of the rows of all workers, and of what crosses between them; empty where nodes are not parted."""
 
@@ -105,7 +106,7 @@ class _Columns:
 
 
 def relinked(score: Score, sites: Sites) -> Score:
-    """The same, with links for what others read by links."""
+    """The score with links instead of runs, for slots that other scores read by links."""
     turned = np.isin(score.runs[0], list(sites.linked))
     if not turned.any():
         return replace(score, ways=len(sites.linked))
@@ -158,10 +159,19 @@ def _enter(columns: _Columns, step: Step, through: dict[int, Ints], term: Ints) 
         columns.link(site, 1, step.round, label, first)
     else:
         place = 0
-        for source, view in zip(step.sources, site.views, strict=True):
+        for port, (source, view) in enumerate(zip(step.sources, site.views, strict=True)):
+            into = _beside(step, port, made) if site.whole_messages else made
             for i in range(1 if view is None else len(pieces_of(view) or ())):
-                columns.link(site, place, step.round, source if view is None else through[i][source], made)
+                columns.link(site, place, step.round, source if view is None else through[i][source], into)
                 place += 1
+
+
+def _beside(step: Step, port: int, made: Ints) -> Ints:
+    """Of a module of whole messages: for which row each row of a port is read. Where a message has other rows there
+    than on the first port, for its first."""
+    assert step.counts is not None
+    first, mine = step.counts[0], step.counts[port]
+    return made if (first == mine).all() else np.repeat(made[np.cumsum(first) - first], mine)
 
 
 def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], term: Ints) -> None:
@@ -202,7 +212,7 @@ def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], te
 
 
 def _bring(sites: Sites, columns: _Columns) -> None:
-    """Rows that a worker reads and another makes become rows of a crossing, each once."""
+    """Make rows that one worker computes and another reads rows of a crossing, each once."""
     site_of, round_of, owner = columns.of_rows()
     maker = np.array([site.worker for site in sites.sites] + [-1])[site_of]
     for worker in sites.team.workers:
@@ -338,7 +348,7 @@ def _linked(
 
 
 def _runs_of(owners: Ints, keys: Sequence[Column], count: int) -> tuple[Column, list[int]]:
-    """Neighbours of one owner and equal keys: ``[keys..., size]``, and where those of each owner begin."""
+    """Runs of equal keys within one owner: ``[keys..., size]``, and the first run of each owner."""
     differs = owners[1:] != owners[:-1]
     for key in keys:
         differs |= key[1:] != key[:-1]
@@ -387,15 +397,21 @@ def _messages(
 
 
 def _wanted(rehearsal: Rehearsal) -> Column:
-    """Of each row: whether it gets a gradient. What no loss depends on is answered without one, and counts nowhere."""
+    """For each row, whether it gets a gradient. Rows that no loss depends on get none and are not counted."""
     wanted = np.zeros(rehearsal.rows, dtype=bool)
     for rows in rehearsal.childless:
         wanted[rows] = True
     for step in reversed(rehearsal.steps):
-        if step.site.kind == "loss":
+        if step.site.kind in ("loss", "result"):
             wanted[step.sources[0]] = True
             continue
         made = wanted[step.base : step.base + step.rows]
+        if step.site.whole_messages:
+            assert step.counts is not None
+            any_row = _any_of(made, step)
+            for source, counts in zip(step.sources, step.counts, strict=True):
+                wanted[source[np.repeat(any_row, counts)]] = True
+            continue
         for source in step.sources if made.any() else ():
             wanted[source[made if step.counts is None else np.repeat(made, step.counts)]] = True
     return wanted
@@ -418,6 +434,6 @@ def _tell(states: _States, labels: dict[tuple[int, int], Ints], step: Step, mine
         _, before, rows = states[number]
         columns, counts = np.concatenate((before, columns), axis=1), np.concatenate((rows, counts))
     states[number] = (step.states.fields, columns, counts)
-    if step.site.kind == "loss" and step.counts is not None:
-        given = np.diff(step.counts)[mine]
-        labels[number] = np.concatenate((labels[number], given)) if number in labels else given
+    if step.counts is not None and (step.site.kind == "loss" or step.site.whole_messages):
+        given = np.diff(step.counts)[mine] if step.site.kind == "loss" else step.counts[:, mine]
+        labels[number] = np.concatenate((labels[number], given), axis=-1) if number in labels else given

@@ -36,6 +36,7 @@ from ampnet.errors import AmpnetError
 from ampnet.graph import CONTROLLER, End, Graph, Wiring
 from ampnet.nodes.cond import Cond
 from ampnet.nodes.linear import Linear
+from ampnet.nodes.module import Module
 from ampnet.nodes.node import Node, Piece
 from ampnet.nodes.program import Ref
 from ampnet.nodes.reduce import Reduce
@@ -44,11 +45,11 @@ from ampnet.nodes.transform import Parameterised
 from ampnet.plan.team import Team
 
 _FEW = 3
-"""Layers of a choice that are computed in one operation, at least."""
+"""Minimum number of Linears in a choice for computing them in one operation."""
 
 
 class Unplayable(AmpnetError):
-    """A graph, or a worker's part of one, that has to be run message by message. Says why."""
+    """A graph, or a worker's part of one, that cannot be computed in waves. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,13 @@ class Site:
 
     number: int
     node: Node | None
-    """None: what is pumped."""
+    """None: the site is an input."""
     end: End
     """The node and the output port. Of a Loss, which has none, port 0."""
     kind: str
-    """"input", "rows", "bag" (a sum of rows), "mixture" (a sum of products), "segments" (other reductions), "loss";
-    "pairs" are rows of which a mixture is made; "crossing" are rows of another worker; "view" and "absorbed" make
-    none."""
+    """"input", "rows", "bag" (a sum of rows), "mixture" (a sum of products), "segments" (other reductions), "loss",
+    "result" (what is reported); "pairs" are rows of which a mixture is made; "crossing" are rows of another worker;
+    "view" and "absorbed" make none."""
     worker: int = -1
     """The worker that makes its rows. -1: pumped, to every worker that reads them."""
     here: bool = True
@@ -87,7 +88,7 @@ class Site:
     parts: list[Part] = field(default_factory=list)
     """What each slot of the site reads."""
     still: bool = False
-    """Whether its rows depend on no parameter, so that nobody wants their gradients."""
+    """Whether its rows depend on no parameter, so that their gradients are not needed."""
     views: list[Site | None] = field(default_factory=list)
     """Of each of the rows that it reads (by port; of rows side by side, by place): the view by which it is read."""
     terms: list[Site] = field(default_factory=list)
@@ -110,8 +111,19 @@ class Site:
 
     @property
     def looks_at_states(self) -> bool:
-        """Whether the node looks at the states of its messages while it computes."""
-        return self.node is not None and self.node.looks_at_states
+        """Whether the node reads the states of its messages while it computes."""
+        return self.node is not None and (self.face or self.node).looks_at_states
+
+    @property
+    def face(self) -> Parameterised | None:
+        """The node that says how it computes, where it has parameters."""
+        return self.node.face(self.end.port) if isinstance(self.node, Parameterised) else None
+
+    @property
+    def whole_messages(self) -> bool:
+        """Whether a row is made of all rows of its message (`ampnet.nodes.module`)."""
+        face = self.face
+        return isinstance(face, Module) and face.body.grouped
 
     @property
     def makes_rows(self) -> bool:
@@ -127,7 +139,8 @@ class Site:
 
 
 class Sites:
-    """The sites of the nodes of a team, seen from one of its workers. Raises `Unplayable` where they cannot be told."""
+    """The sites of the nodes of a team, seen from one of its workers. Raises `Unplayable`
+    for a graph that cannot be planned."""
 
     def __init__(self, graph: Graph, wiring: Wiring, team: Team, here: int = 0) -> None:
         self.graph, self.wiring, self.nodes, self.team, self.here = graph, wiring, team.nodes, team, here
@@ -223,7 +236,7 @@ class Sites:
         return inputs_of(site)
 
     def _sources(self, end: End) -> list[Site]:
-        """The sites whose rows may come to an input port."""
+        """The sites whose rows can arrive at an input port."""
         found: dict[int, Site] = {}
         seen: set[End] = set()
         todo = [end]
@@ -240,7 +253,7 @@ class Sites:
         return list(found.values())
 
     def readers(self, site: Site) -> list[tuple[Site, int]]:
-        """Who reads a site's rows, and on which port."""
+        """The nodes and ports that read a site's rows."""
         return [
             (reader, port)
             for reader in self.sites
@@ -255,11 +268,11 @@ class Sites:
         return self._pumped[end]
 
     def read(self, site: Site, port: int) -> list[Site]:
-        """Whose rows come to a port of a site."""
+        """The sites whose rows arrive at a port of a site."""
         return self._read[site.name, port]
 
     def signature(self) -> list[tuple[object, ...]]:
-        """Equal for replicas: what is known of an instance at one holds at the other."""
+        """A digest that is equal for replicas: they can share scores."""
         return [(s.kind, type(s.node), self.graph.called(s.name), s.end.port, s.arena, s.block) for s in self.sites]
 
     # -- views
@@ -282,10 +295,10 @@ class Sites:
                 site.views.append(sources[0] if len(sources) == 1 and sources[0].kind == "view" else None)
 
     def _takes(self, reader: Site, pieces: int, port: int) -> bool:
-        """Whether a site can read rows in so many pieces."""
-        if len(self.read(reader, port)) > 1 or reader.kind not in ("rows", "loss"):
+        """Whether a site can read rows that consist of these pieces."""
+        if len(self.read(reader, port)) > 1 or reader.kind not in ("rows", "loss", "result"):
             return False
-        return pieces == 1 or isinstance(reader.node, Parameterised)
+        return pieces == 1 or not isinstance(reader.face, Module | None)
 
     # -- sums of products
 
@@ -333,7 +346,7 @@ class Sites:
     # -- crossings
 
     def _find_crossings(self) -> None:
-        """Whoever reads rows of another worker reads what crosses instead. What no local site reads is not here."""
+        """Let sites that read rows of another worker read a crossing instead; drop sites that nothing local reads."""
         for site in list(self.sites):
             for port in self._ports(site):
                 sources = self._read[site.name, port]
@@ -366,7 +379,7 @@ class Sites:
         return found
 
     def crossing(self, source: int, worker: int) -> Site:
-        """The site at which rows of a site come to another worker."""
+        """The crossing that brings rows of a site to another worker."""
         return self._cross[source, worker]
 
     def sends(self, site: Site) -> bool:
@@ -411,16 +424,16 @@ class Sites:
                 self._add_pairs(site)
         self._count_readers()
         self.arena_sites = [sum(s.arena == a for s in self.sites) for a in range(self.arenas)]
-        """How many sites make rows of each arena."""
+        """The number of sites that write rows into each arena."""
         self.blocks = 0
         self.memo: dict[object, object] = {}
-        """What kernels found out about sites that holds for every wave."""
+        """Facts that kernels found about sites and that hold for every wave."""
         self.linked: set[int] = set()
-        """Slots that were found to read rows that are no neighbours."""
+        """Slots that read rows that are not contiguous."""
         self.slots: list[Site] = []
-        """Whose each slot is."""
+        """The site of each slot."""
         local = [site for site in self.sites if site.here]
-        solid = [s for s in local if s.makes_rows and s.kind not in ("loss", "pairs")]
+        solid = [s for s in local if s.makes_rows and s.kind not in ("loss", "result", "pairs")]
         for site in sorted(solid, key=lambda s: (s.arena, not s.still, s.component, s.rank, s.number)):
             site.block = (self.blocks, 0)
             self.blocks += 1
@@ -428,7 +441,7 @@ class Sites:
             for place, pairs in enumerate(site.pairs) if site.here else ():
                 pairs.block = (self.blocks, place)
             self.blocks += bool(site.pairs) and site.here
-            if site.kind == "loss" and site.here:
+            if site.kind in ("loss", "result") and site.here:
                 site.block = (self.blocks, 0)
                 self.blocks += 1
             if not site.parts:
@@ -450,7 +463,7 @@ class Sites:
             self.arenas += 1
 
     def _count_readers(self) -> None:
-        """Which arenas have rows that only one slot reads, in no loop: its gradient is theirs."""
+        """Find arenas whose rows only one slot reads, outside loops: its gradient can be written instead of added."""
         slots = [(site, part) for site in self.sites for part in site.parts]
         self.sole = [False] * self.arenas
         for arena in range(self.arenas):
@@ -467,13 +480,17 @@ class Sites:
         while changed:
             changed = False
             for site in self.sites:
-                if site.still or site.kind in ("mixture", "pairs", "loss") or isinstance(site.node, Parameterised):
+                if (
+                    site.still
+                    or site.kind in ("mixture", "pairs", "loss", "result")
+                    or isinstance(site.node, Parameterised)
+                ):
                     continue
                 if all(s.still for port in self._ports(site) for s in self.read(site, port)):
                     site.still = changed = True
 
     def _make_columns(self) -> None:
-        """The same as arrays."""
+        """Site attributes as arrays, indexed by site number."""
         sites = self.sites
         self.width = max((len(s.pairs) for s in sites), default=1) or 1
         """Places in a block, at most."""
@@ -488,7 +505,7 @@ class Sites:
         pumped = [[s.block[0] for s in solid if s.arena == a and s.still] for a in arenas]
         self.first_block, self.last_block = np.array([min(b) for b in of]), np.array([max(b) for b in of])
         self.pumped_block = np.array([max(b, default=-1) for b in pumped])
-        """Of each arena: its first and last block, and the last of which nobody wants gradients (-1: none)."""
+        """For each arena: its first and last block, and the last block whose gradients are not needed (-1: none)."""
 
     def _parts(self, site: Site) -> list[Part]:
         if site.kind == "mixture":
@@ -514,7 +531,7 @@ def inputs_of(site: Site) -> list[int]:
 
 
 def pieces_of(site: Site) -> list[Piece] | None:
-    """The pieces that the rows of a site consist of, where they are nothing but columns of others."""
+    """The pieces of a site's rows, if they consist only of columns of other rows."""
     return None if site.node is None else site.node.view(site.end.port)
 
 

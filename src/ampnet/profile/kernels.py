@@ -23,7 +23,7 @@ from ampnet.profile.meter import BACKWARD, FORWARD, UPDATE, Cell, Costs, Key
 
 Cells = Mapping[Key, Cell]
 _DEAREST = 2.5
-"""To watch an operator costs at most so many times as much as in the calibration."""
+"""Upper bound of the cost of watching an operator, as a multiple of the calibrated cost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ clock = time.perf_counter
 LOOP, CONTROLLER, TRANSPORT, WAITING = "loop", "controller", "transport", "waiting"
 """What a process does besides: cells of no node."""
 FORWARD, BACKWARD, UPDATE, QUEUE = "forward", "backward", "update", "queue "
-"""What is done at a node. Queues are told apart by their direction: "queue forward"."""
+"""What a node spends time on. Queues are named by direction: "queue forward"."""
 REHEARSE, LAYOUT, PAYLOADS, CHECK = "rehearse", "layout", "payloads", "check"
-"""What is done for a wave before nodes compute, and before gradients are applied: cells of no node."""
+"""Work for a wave outside nodes: before they compute, and before gradients are applied."""
 
 Key = tuple[str, str]
 """A node (or "") and what is done."""
@@ -65,7 +65,7 @@ class Cell:
         self.seconds = 0.0
         """As measured, what the measuring took included."""
         self.timers = 0.0
-        """What the measuring took of it."""
+        """The part of it that is the cost of measuring."""
         self.waited = 0.0
         """Seconds that messages waited before they were taken, added up over messages."""
         self.kernels, self.operators, self.copied = 0.0, 0, 0
@@ -75,7 +75,7 @@ class Cell:
 
     @property
     def own(self) -> float:
-        """Seconds without those of the measuring."""
+        """Seconds without the cost of measuring."""
         return max(0.0, self.seconds - self.timers)
 
     def plain(self) -> dict[str, Any]:

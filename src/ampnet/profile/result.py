@@ -156,7 +156,7 @@ class ProcessProfile:
     kernels: float
     """Part of these two inside of torch operators."""
     rehearsing: float
-    """In finding out how instances go through the graph, once for each that is not like one before."""
+    """Seconds spent rehearsing instances, once for each new digest."""
     layout: float
     """In beginning waves: which instances, which rows there are and who reads which, memory."""
     payloads: float
@@ -184,7 +184,7 @@ class Profile:
     stretches: dict[str, Stretch]
     """"bare", "timed" and "watched"."""
     nodes: tuple[NodeProfile, ...]
-    """Those that had something to do, in the order of the graph: forward, backward, update."""
+    """The nodes that did anything, in the order of the graph: forward, backward, update."""
     processes: tuple[ProcessProfile, ...]
     """In the order of their numbers, the controller last."""
     costs: Costs

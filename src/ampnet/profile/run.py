@@ -86,7 +86,7 @@ class _Measure:
             runtime.know(instances)
 
     def stretch(self, name: str, instances: list[Instance], seconds: float) -> Stretch:
-        """Train for so many seconds, and keep what was measured."""
+        """Train for this many seconds, and store the measurements."""
         runtime = self.runtime
         before = runtime.counts()
         self._tell(name)
@@ -113,14 +113,14 @@ class _Measure:
         return Measuring(process, CONTROLLER, self.costs, order, lambda hooks: hooks.runtime(self.runtime))
 
     def _tell(self, order: str) -> None:
-        """An order for all workers. They look at it when they are asked for their counts."""
+        """Write an order for all workers. They read it when they are asked for their counts."""
         for sheet in self.sheets:
             sheet.order = order
         self.runtime.counts()
 
 
 def _until(instances: list[Instance], seconds: float) -> Iterator[Instance]:
-    """Instances, round and round until the time is over; one at least."""
+    """Repeat the instances until the time has passed; at least one."""
     end = clock() + seconds
     for instance in itertools.cycle(instances):
         yield instance

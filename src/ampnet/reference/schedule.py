@@ -44,7 +44,6 @@ class Lane:
         "direction",
         "light",
         "node",
-        "noted",
         "number",
         "passes",
         "port",
@@ -63,7 +62,7 @@ class Lane:
         self.passes = node.passing[direction]
         self.routes: tuple[Sequence[Route], Sequence[Route]] = ((), ())
         """Where the node's output ports lead (forward) and its input ports (backward); set by the worker."""
-        self.number, self.noted = 0, False
+        self.number = 0
         """Of the node among the worker's nodes; whether batches are told of. Both set by the worker."""
         self.batches: list[Messages] = []
         self.arrivals: list[int] = []
@@ -138,7 +137,7 @@ def _age(batch: Messages) -> int:
 
 
 def _first_reaching(batch: Messages, rows: int) -> int:
-    """How many of the first messages of a batch it takes to have so many rows."""
+    """The smallest number of leading messages of a batch that together have ``rows`` rows."""
     if batch.offsets is None:
         return rows
     return int(np.searchsorted(batch.offsets[1:], rows)) + 1
@@ -187,7 +186,7 @@ class Sweep:
 
 
 class Fifo:
-    """Whoever has waited longest."""
+    """The message that has waited longest."""
 
     hands_on = False
 
@@ -202,7 +201,7 @@ class Fifo:
         return (min(ready, key=self._rank), None) if ready else None
 
     def _rank(self, lane: Lane) -> tuple[int, int]:
-        """Whoever has the lowest is served."""
+        """The rank of a lane; the lowest is served."""
         return 0, lane.arrivals[0]
 
 

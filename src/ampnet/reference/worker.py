@@ -91,7 +91,6 @@ class Worker:
         """
         self.name, self.max_batch, self.enough_rows, self.clock = name, max_batch, enough_rows, clock
         self._announce = announce if announce is not None else Announcer()
-        self._noted = (self._announce.wants(Forward), self._announce.wants(Backward))
         self.shelf = Shelf()
         self._send, self._tell, self._schedule = send, tell, schedule
         chosen = set(hosts) if hosts is not None else set(graph.nodes)
@@ -112,7 +111,7 @@ class Worker:
             graph, self.nodes, worker=name, announce=self._announce, clock=clock, hand=hand, over=over
         )
         self.pulse: memoryview | None = None
-        """Where to note what is being done (a count of batches, and the node's number), for whoever watches."""
+        """Where heartbeats are written (a count of batches, and the node's number), for the watchdog."""
         self._needs_structure = {n for n, node in self.nodes.items() if node.needs_structure}
         self._skipped: set[int] = set()
         """Instances in flight with a loss that was not finite: they do not count for updates."""
@@ -129,13 +128,12 @@ class Worker:
                     for train in (True, False) if direction is Direction.FORWARD else (True,):
                         lane = Lane(node, direction, port, train)
                         lane.number = numbers[name]
-                        lane.noted = self._noted[direction]
                         self._lanes[name, direction, port, train] = lane
                         lanes.append(lane)
         return lanes
 
     def _make_routes(self, wiring: Wiring) -> None:
-        """Tell each lane where its node's output ports lead (forward), and its input ports (backward)."""
+        """Set the targets of each lane: those of its node's output ports (forward) or input ports (backward)."""
         for name, node in self.nodes.items():
             forward = [self._route(wiring.forward[End(name, i)], Direction.FORWARD) for i in range(len(node.outputs))]
             backward = [self._route(wiring.backward[End(name, i)], Direction.BACKWARD) for i in range(len(node.inputs))]
@@ -153,12 +151,12 @@ class Worker:
             self._push(self._lanes[end.node, direction, end.port, messages.train], messages)
 
     def shelve(self, structures: Mapping[int, Structure]) -> None:
-        """Keep the structures of instances about to be pumped, if any node here looks at them."""
+        """Store the structures of instances about to be pumped, if any node here reads them."""
         if self._needs_structure:
             self.shelf.add(structures)
 
     def step(self) -> bool:
-        """One turn. False if nothing waits."""
+        """Serve one batch. Returns False if nothing waits."""
         if self.updates.pass_token():
             return True
         chosen = self._schedule.next()  # [1]
@@ -230,7 +228,7 @@ class Worker:
             messages = self._still_wanted(messages)
             if not len(messages):
                 return ()
-        noted = lane.noted
+        noted = self._announce.wants(Backward if direction else Forward)
         began = self.clock() if noted else 0.0
         pulse = self.pulse
         if pulse is not None:

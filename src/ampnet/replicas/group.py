@@ -25,14 +25,14 @@ from ampnet.update.updater import Updater, sum_dtype
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What a node of a graph is a copy of."""
+    """The origin of a node that is a copy."""
 
     of: str
     """The node that was replicated."""
     number: int
     """Which of its replicas this is, from 0."""
     count: int
-    """How many replicas there are."""
+    """The number of replicas."""
     by_instance: bool
     """Whether instance i goes to replica i modulo their number, whole."""
 
@@ -48,7 +48,7 @@ class Replicas:
     sync: Sync
     """How they are kept together."""
     route: str
-    """How messages are shared out among them."""
+    """How messages are routed to them."""
     by_instance: bool
     """Whether each instance goes to one of them, whole."""
     balanced: bool
@@ -57,7 +57,7 @@ class Replicas:
     """Made by the runtime; None where weights are frozen."""
 
     def settings(self) -> dict[str, Any]:
-        """In plain data, for logs."""
+        """The settings as plain data, for logs."""
         return {
             "node": self.name,
             "members": list(self.members),
@@ -69,7 +69,7 @@ class Replicas:
         }
 
     def follow(self, updaters: Sequence[Updater]) -> None:
-        """The model may have been moved, cast or frozen behind the graph's back: let the others be as the first.
+        """Give all replicas the device, dtype and `requires_grad` of the first, which the user may have changed.
 
         Where weights are shared, they are in the memory of the first again.
         """
@@ -117,9 +117,9 @@ class Table:
     """Of the weights or gradients, one for each parameter; none where weights are shared. Gradients that were used
     make room for the weights that came of them."""
     memory: list[tuple[int, str, Tensor]]
-    """(parameter, name, sum) of what optimizers remember in the shape of the parameter."""
+    """(parameter, name, sum) of optimizer state in the shape of the parameter."""
     steps: list[tuple[int, str, Tensor]]
-    """(parameter, name, largest) of single numbers that they remember: how many steps they made."""
+    """(parameter, name, maximum) of scalar optimizer state: step counts."""
     having: Tensor
     """By parameter: how many members had something to give."""
     versions: Tensor

@@ -46,7 +46,7 @@ class Token:
 
 
 class Member:
-    """One replica. The worker tells it what happened; it answers with tokens and updates."""
+    """One replica. The worker reports events to it; it responds with tokens and updates."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Member:
         worker: str,
         clock: Callable[[], float],
     ) -> None:
-        """``update`` makes an update for a reason; ``over`` hears when the group is equal after so many streams."""
+        """``update`` makes an update with a reason; ``over`` is called after a synchronisation at a stream's end."""
         assert group.table is not None
         self.group, self.node, self.table = group, node, group.table
         self.number = group.members.index(node.name)
@@ -76,14 +76,14 @@ class Member:
         self.reset()
 
     def reset(self) -> None:
-        """After an error: nothing is under way."""
+        """Reset after an error: no synchronisation is in progress."""
         self._token: Token | None = None
         self._running = False
         self.node.updater.waiting = False
         self._rounds = self._updates = self._ended = self._lasts = self._flushes = 0
 
     def waits(self) -> str | None:
-        """What is under way, in words."""
+        """What is in progress, as text."""
         if self._token is None and not self.node.updater.waiting:
             return None
         what = "keeps the token until it is ready" if self._token is not None else "waits for the mean"
@@ -92,13 +92,13 @@ class Member:
     # -- what happens
 
     def updated(self) -> None:
-        """The replica has updated itself."""
+        """Called after the replica's own update."""
         self._updates += 1
         self._versions[self.number] += 1
         self.poke()
 
     def flush(self) -> None:
-        """A training stream is over: apply what is left, and take part in the synchronisation at its end."""
+        """At the end of a training stream: apply leftover gradients, and take part in the final synchronisation."""
         updater = self.node.updater
         if updater.waiting:
             self._flushes += 1  # [3]
@@ -111,13 +111,13 @@ class Member:
         self.poke()
 
     def take(self, token: Token) -> None:
-        """The token has come."""
+        """Receive the token."""
         assert self._token is None
         self._token = token
         self.poke()
 
     def poke(self) -> None:
-        """Do what can be done now."""
+        """Continue the synchronisation as far as possible."""
         if self.number == 0 and not self._running and not self.node.updater.waiting:
             self._start()
         token = self._token
@@ -233,7 +233,7 @@ class Member:
         return Applied(self.node.updater.version, own, "together")
 
     def _after(self) -> None:
-        """The mean is taken: now for what has waited."""
+        """After the mean: make the updates that were delayed."""
         if self.node.updater.due():
             self._update("late", None)
         flushes, self._flushes = self._flushes, 0

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from ampnet.errors import GraphError
+from ampnet.errors import GraphError, nearest
 from ampnet.graph import CONTROLLER, End, Graph, Input, Wiring
 from ampnet.nodes.collect import Collect
 from ampnet.nodes.cond import Cond
@@ -51,14 +51,14 @@ ROUTES = ("instance", "position", "round-robin", "shortest")
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """How many copies to make of something, and how: the arguments of `replicate`."""
+    """The number of copies and their policies: the arguments of `replicate`."""
 
     n: int
     """Copies."""
     route: Route = "instance"
-    """How messages are shared out."""
+    """The routing policy."""
     sync: Sync | str = "epoch"
-    """How copies are kept together."""
+    """The synchronisation policy."""
 
 
 def replicate(
@@ -91,7 +91,7 @@ def replicate(
 
 
 def _part(graph: Graph, nodes: str | Iterable[str] | None) -> list[str]:
-    """The names of the nodes meant."""
+    """The names of the nodes to be copied."""
     if nodes is None:
         wanted: list[str] = list(graph.nodes)
     else:
@@ -101,8 +101,8 @@ def _part(graph: Graph, nodes: str | Iterable[str] | None) -> list[str]:
             some = [name for name in graph.nodes if name == pattern or fnmatchcase(name, pattern)]
             found.update(some)
             if not some:
-                known = ", ".join(graph.nodes)
-                faults.append(f"replicate names '{pattern}', but no node is called that; there are {known}")
+                remedy = nearest(pattern, graph.nodes)
+                faults.append(f"replicate names '{pattern}', but no node is called that; {remedy}")
         if faults:
             raise GraphError(faults)
         wanted = [name for name in graph.nodes if name in found]
@@ -119,7 +119,7 @@ def _part(graph: Graph, nodes: str | Iterable[str] | None) -> list[str]:
 
 @dataclass(frozen=True)
 class _Body:
-    """How messages get to the copies."""
+    """How messages are routed to the copies."""
 
     route: str
     by_instance: bool
@@ -278,11 +278,13 @@ class _Modulo:
 
 def _is_plain(node: Node) -> bool:
     """Whether a node treats each message alone, and leaves its state as it is."""
-    return isinstance(node, Transform | Parameterised) or (isinstance(node, Rows) and len(node.inputs) == 1)
+    if isinstance(node, Parameterised):  # messages that meet in a module must come to the same copy
+        return len(node.inputs) == len(node.outputs)
+    return isinstance(node, Transform) or (isinstance(node, Rows) and len(node.inputs) == 1)
 
 
 def _key_of(node: Node, port: int) -> Sequence[str] | None:
-    """The fields by which a node knows what it sends; None where they cannot be told."""
+    """The key fields of a node's output; None if they are unknown."""
     if isinstance(node, Parameterised):
         return node.keys[port].fields
     return node.key.fields if isinstance(node, Transform) else None
@@ -318,7 +320,7 @@ def entrances(graph: Graph, wiring: Wiring) -> dict[str, int]:
 
 
 def concerned(copies: Mapping[str, Copy], names: Iterable[str]) -> list[tuple[int, int]] | None:
-    """Which instances some nodes ever see: (n, number) for instances that are ``number`` modulo n; None: all."""
+    """The instances that some nodes see: (n, remainder) for those with ``instance % n == remainder``; None: all."""
     out = set()
     for name in names:
         found = copies.get(name)

@@ -30,14 +30,14 @@ KINDS: tuple[str, ...] = get_args(When)
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How replicas are kept together. ``"epoch"`` in its place means ``Sync("epoch")``."""
+    """How replicas are synchronised. The string ``"epoch"`` is short for ``Sync("epoch")``."""
 
     when: When = "epoch"
     """The policy; see the head of this file."""
     every: int = 100
     """Updates between two synchronisations, for "updates" and "ring"."""
     optimizer: Literal["average", "keep"] = "average"
-    """What becomes of what optimizers remember."""
+    """Average the replicas' optimizer state, or keep it separate."""
 
     def __post_init__(self) -> None:
         if self.when not in KINDS:

@@ -15,7 +15,7 @@ from ampnet.update.updater import Updater
 
 
 def apply_at_once(updaters: Sequence[Updater]) -> None:
-    """Update all of these, each of which is due."""
+    """Update all of these nodes, each of which is due, in one optimizer call."""
     groups: dict[object, list[Updater]] = {}
     for updater in updaters:
         groups.setdefault(updater.alike(), []).append(updater)

@@ -29,7 +29,7 @@ from ampnet.update.at_once import apply_at_once
 from ampnet.update.updater import Applied
 
 _TOLD = 64
-"""Instances after which `Worked` is announced."""
+"""Number of instances between two `Worked` events."""
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class LocalUpdates:
         hand: Callable[[Token], None] | None = None,
         over: Callable[[str, int], None] = lambda group, ended: None,
     ) -> None:
-        """``hand`` gets tokens for replicas of other workers; ``over`` is called when a group is equal after so many
-        training streams."""
+        """``hand`` gets tokens for replicas of other workers; ``over`` gets the name of a group and the number of
+        training streams after which it is synchronised."""
         self.worker, self.clock, self._announce = worker, clock, announce
         self.trains = [node for node in nodes.values() if isinstance(node, Parameterised)]
         self._copies = {name: graph.copies[name] for name in nodes if name in graph.copies}
@@ -94,7 +94,7 @@ class LocalUpdates:
         self.members[name].take(token)
 
     def pass_token(self) -> bool:
-        """Hand on one token. False where none is on its way."""
+        """Pass one token on. Returns False if there is none."""
         if not self.tokens:
             return False
         token = self.tokens.popleft()
@@ -107,21 +107,21 @@ class LocalUpdates:
     # -- counting
 
     def own(self, node: Node, instances: Column) -> int:
-        """How many of these instances a node sees: all, or those of its replica."""
+        """The number of these instances that a node sees: all, or those routed to its replica."""
         found = self._copies.get(node.name)
         if found is None or not found.by_instance:
             return len(instances)
         return int(np.count_nonzero(instances % found.count == found.number))
 
     def note_lags(self, node: Parameterised, lags: Iterable[tuple[int, int]]) -> None:
-        """Add (staleness, messages) pairs to what `Worked` will tell."""
+        """Add (staleness, messages) pairs to the next `Worked` event."""
         if self._work is not None:
             counts = self._work_of(node.name).lags
             for lag, messages in lags:
                 counts[lag] += messages
 
     def retired(self, instances: int) -> None:
-        """So many instances retired: now and then, tell what nodes did."""
+        """Count retired instances. Emits `Worked` events at intervals."""
         self._retired += instances
         if self._work and self._retired >= _TOLD:
             self._retired = 0
@@ -131,7 +131,7 @@ class LocalUpdates:
 
     def all_full(self, nodes: Sequence[Parameterised]) -> None:
         """Counters of several nodes are full. Those that update by themselves take one step of the optimizer's kernel
-        together; each is told an equal share of its time."""
+        together; each is assigned an equal share of its time."""
         alone = [node for node in nodes if node.updater.due() and node.name not in self.members]
         if len(alone) < 2:
             alone = []
@@ -153,14 +153,14 @@ class LocalUpdates:
                 self.is_full(node)
 
     def is_full(self, node: Parameterised) -> None:
-        """The counter of a node is full."""
+        """Called when the counter of a node is full: update it, or its group."""
         if node.updater.due():  # [1]
             self.update(node)
         elif node.updater.together:  # [2]
             self.members[node.name].poke()
 
     def update(self, node: Parameterised, reason: str = "full", own: int | None = None) -> None:
-        """``own``: an update together with other replicas, with so many gradients of this one."""
+        """``own``: for an update together with other replicas, the number of gradients of this one."""
         noted = self._announce.wants(Updated)
         began = self.clock() if noted else 0.0
         try:
@@ -185,7 +185,7 @@ class LocalUpdates:
             self._announce(Updated(began, seconds, self.worker, name, version, count, reason, policy.count, many))
 
     def flush(self) -> None:
-        """A training stream is over: apply what is left over, and step the learning-rate schedules."""
+        """At the end of a training stream: apply leftover gradients, and step the learning-rate schedules."""
         for node in self.trains:
             if node.name in self.members:
                 self.members[node.name].flush()
@@ -201,7 +201,7 @@ class LocalUpdates:
         return self._work.setdefault(name, _Work())
 
     def tell_work(self) -> None:
-        """Announce what nodes did since this was called last."""
+        """Emit `Worked` events for the time since the last call."""
         if self._work:
             work, self._work = self._work, {}
             now = self.clock()
@@ -210,11 +210,11 @@ class LocalUpdates:
                 self._announce(Worked(now, self.worker, name, sum(did.lags.values()), lags, did.updates))
 
     def waits(self) -> list[str]:
-        """Which replicas wait for what, in words."""
+        """What each replica waits for, as text."""
         return [line for member in self.members.values() if (line := member.waits()) is not None]
 
     def abandon(self) -> None:
-        """After an error: no token is on its way, nothing waits to be told."""
+        """After an error: drop tokens and pending events."""
         self.tokens.clear()
         if self._work is not None:
             self._work.clear()

@@ -38,7 +38,7 @@ class Update:
     optimizer: MakeOptimizer = partial(torch.optim.SGD, lr=0.1)
     """Called with the node's parameters, once: ``partial(torch.optim.Adam, lr=1e-3)``."""
     min_update_frequency: int = 1
-    """How many gradients make an update, at least."""
+    """The minimum number of gradients in an update."""
     count: Literal["messages", "instances"] = "messages"
     """What counts as one gradient."""
     average: bool = True
@@ -52,7 +52,7 @@ class Update:
     schedule_every: Literal["update", "epoch"] = "epoch"
     """When the schedule takes a step."""
     weights: Literal["current", "stash"] = "current"
-    """Which weights a backward sees: those of now, or those its forward saw (kept until no message needs them)."""
+    """Which weights a backward uses: current ones, or those used in the forward (kept until no message needs them)."""
 
     def __post_init__(self) -> None:
         if self.min_update_frequency < 1:
@@ -70,5 +70,5 @@ class Update:
                 raise ValueError(f"{name} must be positive, got {value}")
 
     def but(self, **changes: Any) -> Update:
-        """The same policy with some settings changed."""
+        """A copy of the policy with some settings changed."""
         return replace(self, **changes)

@@ -33,15 +33,15 @@ class Stepper:
 
     @property
     def group(self) -> dict[str, Any]:
-        """The optimizer's settings. To be asked for anew: ``load_state_dict`` puts others in their place."""
+        """The optimizer's parameter group. Not to be cached: ``load_state_dict`` replaces it."""
         return self.optimizer.param_groups[0]
 
     def step(self, gradients: Sequence[Tensor], count: int) -> None:
-        """One step with these sums of so many gradients; they are divided by it, in place."""
+        """One step with these gradient sums, which are divided by the number of gradients in place."""
         self.step_all([self], gradients, count)
 
     def step_all(self, steppers: Sequence[Stepper], gradients: Sequence[Tensor], count: int) -> None:
-        """The same for several of one kind and equal settings at once, with the gradients of all of them."""
+        """One step of several optimizers of one kind and equal settings, in one kernel call."""
         lists: list[tuple[list[Tensor], ...]] = []
         for one in steppers:
             lists.append(one._look())
@@ -57,14 +57,14 @@ class Stepper:
             one.taken()
 
     def taken(self) -> None:
-        """A step has been taken."""
+        """Called after a step that others made."""
 
     def settings(self) -> tuple[object, ...]:
-        """Equal for steppers whose steps can be taken at once."""
+        """Equal for steppers whose steps can be taken in one kernel call."""
         return (type(self), *map(self.group.get, _SETTINGS))
 
     def _look(self) -> tuple[list[Tensor], ...]:
-        """The optimizer's state, which may have been made, or loaded, since it was looked at last."""
+        """Read the optimizer's state again, which may have been created or loaded since the last step."""
         known = list(map(id, self._of(self.parameters[0]).values()))
         if self._lists is None or known != self._known:
             self._lists = self._state()
@@ -76,7 +76,7 @@ class Stepper:
         return None
 
     def can_step_rows(self) -> bool:
-        """Whether rows without a gradient stay as they are."""
+        """Whether a step leaves rows without a gradient unchanged."""
         return False
 
     def step_rows(self, table: Tensor, rows: Tensor, gradients: Tensor) -> None:
@@ -247,7 +247,7 @@ _STEPPERS: dict[type[Optimizer], type[Stepper]] = {Adam: _Adam, AdamW: _AdamW, S
 
 
 def stepper(optimizer: Optimizer) -> Stepper | None:
-    """The quick way to step an optimizer; None where it has to make its steps itself."""
+    """A fused stepper for an optimizer; None if the optimizer has to be stepped by its own ``step()``."""
     kind = _STEPPERS.get(type(optimizer))
     if kind is None or len(optimizer.param_groups) != 1:
         return None

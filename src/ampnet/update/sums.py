@@ -13,12 +13,12 @@ from torch import Tensor
 
 
 class Sums(list[Tensor]):
-    """The sum of each parameter's gradients. To add to them is always right; to read them, `settle` first."""
+    """The sum of each parameter's gradients. Add to them at any time; call `settle` before reading them."""
 
     def __init__(self, totals: Iterable[Tensor]) -> None:
         super().__init__(totals)
         self._old = [False] * len(self)
-        """Which of them hold what has been applied already, and are to be written anew."""
+        """The sums that have been applied and count as zero."""
 
     def __getitem__(self, i: int) -> Tensor:  # type: ignore[override]
         """The sum of a parameter, to be added to."""
@@ -44,11 +44,11 @@ class Sums(list[Tensor]):
             total.addmm_(g.t(), x)
 
     def forget(self) -> None:
-        """All of them have been applied: whoever adds next starts from zero."""
+        """Mark all sums as applied: the next addition starts from zero."""
         self._old = [True] * len(self)
 
     def settle(self) -> None:
-        """Set to zero what was applied and not added to since."""
+        """Zero the sums that were applied and not added to since."""
         for i, old in enumerate(self._old):
             if old:
                 self[i]  # starts from zero

@@ -45,7 +45,7 @@ class Updater:
         self.parameters = list(parameters)
         self.weights: list[Tensor] = []
         self.adding = Sums(())
-        """Where gradients are added; some may still wait to be multiplied (`sums` has them all)."""
+        """Where gradients are added; some products may be pending (`sums` is complete)."""
         self.rebind()
         self.version = 0
         self.counter = 0
@@ -63,16 +63,16 @@ class Updater:
         self.together = False
         """Whether updates are made together with other replicas only."""
         self.of_all: Callable[[], int] | None = None
-        """How many updates these weights had, where other replicas update them as well; None: ``version``."""
+        """The number of updates of shared weights, by all replicas; None: ``version``."""
         self.touched: list[Tensor] | None = None
-        """Rows of the first parameter that got a gradient, where a node tells them apart; None: any may have."""
+        """Rows of the first parameter that got a gradient, if the node records them; None: any row may have."""
         self._stash: dict[int, list[Tensor]] = {}
         self.direct: float | None = None
-        """Where gradients may be added to the weights themselves: by what they are multiplied (see `go_direct`)."""
+        """The factor of gradients that are added to the weights directly (see `go_direct`)."""
         self._went = False
 
     def rebind(self, zeros: Callable[[Tensor, torch.dtype], Tensor] | None = None) -> None:
-        """Look at the parameters anew, after they were moved or cast. Sums start from zero.
+        """Bind the parameters again, after they were moved or cast. Sums start from zero.
 
         ``weights`` share memory with the parameters, so the optimizer's in-place steps are seen at once. ``zeros``
         may make the sums elsewhere: as many numbers as a weight has, of a type.
@@ -80,6 +80,16 @@ class Updater:
         self.weights = [p.detach() for p in self.parameters]
         make = zeros or (lambda like, dtype: torch.zeros_like(like, dtype=dtype))
         self.adding = Sums(make(w, sum_dtype(w)) for w in self.weights)
+
+    @property
+    def all_sums(self) -> Sums:
+        """Where the gradients of all parameters of the node are added; the same as `adding`, unless a node has faces
+        (`ampnet.nodes.tied`)."""
+        return self.adding
+
+    def picked(self, sums: Sums) -> Sums:
+        """Those of some sums like `all_sums` that are of these parameters."""
+        return sums
 
     @property
     def sums(self) -> Sums:
@@ -103,26 +113,39 @@ class Updater:
         self.stepper = stepper(self.optimizer) if len(trained) == len(self.parameters) else None
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
 
+    @property
+    def learning_rate(self) -> float | None:
+        """The optimizer's current learning rate; None without an optimizer, or if another process has it."""
+        return None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        for group in () if self.optimizer is None else self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
     def leave(self) -> None:
-        """Another process updates these weights: drop what only that takes."""
+        """Another process updates these weights: drop the optimizer and its schedule."""
         self.optimizer = self.stepper = self.schedule = None
 
     def reset(self) -> None:
-        """Drop the gradients that have added up so far."""
+        """Drop the accumulated gradients."""
         self._start_anew()
         self._went = False
         self.adding.zero()
 
     def touch(self, rows: Tensor) -> None:
-        """These rows of a table got a gradient, where a node tells them apart."""
+        """Record that these rows of a table got a gradient, if rows are recorded."""
         if self.touched is not None and self.policy is not None:
             self.touched.append(rows)
 
     def go_direct(self, instances: int) -> None:
-        """So many instances come in at once: if they make an update due, and it is plain gradient descent, it can be
-        made as the gradients come, without sums.
+        """Gradients of ``instances`` arrive together: if an update is due with them, and it is plain gradient descent,
+        they can be added to the weights directly, without sums.
 
-        Whoever does so for all parameters says `went_direct`; the update itself is still made when it is due.
+        A caller that did so for all parameters calls `went_direct`; the update itself is still made when it is due.
         """
         policy, quick = self.policy, self.stepper
         self.direct, self._went = None, False
@@ -147,7 +170,7 @@ class Updater:
         return self._went
 
     def went_direct(self) -> None:
-        """All gradients have been added to the weights."""
+        """Called when all gradients have been added to the weights directly."""
         self._went = True
 
     def room(self) -> int | None:
@@ -157,7 +180,7 @@ class Updater:
         return self.policy.min_update_frequency - self.counter
 
     def seen_version(self) -> int:
-        """What a forward that begins now sees."""
+        """The version of the weights that a forward uses now."""
         return self.version if self.of_all is None else self.of_all()
 
     def note_lags(self, versions: list[tuple[int, int]]) -> None:
@@ -184,7 +207,7 @@ class Updater:
         return self.policy is not None and self._touched and self.counter >= self.policy.min_update_frequency
 
     def apply(self, reason: str = "full") -> Applied | None:
-        """Update the weights with what has added up. None where there is nothing to apply, or weights are frozen."""
+        """Update the weights with the accumulated gradients. None if there are none, or if weights are frozen."""
         if self.policy is None or not self._touched:
             return None
         count = max(self.counter, 1)
@@ -200,7 +223,7 @@ class Updater:
     # -- steps of several updaters at once (see `ampnet.update.at_once`)
 
     def alike(self) -> object:
-        """Equal for updaters that can take a step at once; None: it has to take its own."""
+        """Equal for updaters that can share one kernel call; None: it cannot share one."""
         quick, policy = self.stepper, self.policy
         if quick is None or policy is None or not self._touched or self._went:
             return None
@@ -211,17 +234,17 @@ class Updater:
         return quick.settings(), self.divisor(), self.parameters[0].dtype, self.parameters[0].device
 
     def divisor(self) -> int:
-        """By how much the sums are divided."""
+        """The number that the gradient sums are divided by."""
         assert self.policy is not None
         return max(self.counter, 1) if self.policy.average else 1
 
     def begin_step(self) -> Sums:
-        """The sums to take a step with."""
+        """Stash the weights if a passage holds them; returns the gradient sums for the step."""
         self._keep_version()
         return self.sums
 
     def end_step(self) -> None:
-        """The step has been taken."""
+        """Bookkeeping after the step: version, counter, sums."""
         self._stepped()
         self.adding.forget()
         self._start_anew()
@@ -234,14 +257,14 @@ class Updater:
         return Applied(self.version, own, "together")
 
     def give(self) -> int:
-        """Somebody took the sums: start from zero. Returns how many gradients they hold."""
+        """Reset the sums after a caller has taken them. Returns the number of gradients in them."""
         count = max(self.counter, 1) if self._touched else 0
         self.adding.zero()
         self._start_anew()
         return count
 
     def replace(self, weights: Sequence[Tensor]) -> None:
-        """Take these weights. As in an update, the version grows by one."""
+        """Copy these weights into the parameters. The version grows by one, as in an update."""
         self._keep_version()
         for weight, given in zip(self.weights, weights, strict=True):
             weight.copy_(given)
@@ -253,7 +276,7 @@ class Updater:
         self.counter, self._touched = 0, False
 
     def _step(self, sums: list[Tensor], count: int) -> None:
-        """One step of the optimizer, with these sums of so many gradients (which it may change)."""
+        """One optimizer step with these gradient sums, which it may change."""
         policy, optimizer = self.policy, self.optimizer
         assert policy is not None
         assert optimizer is not None
@@ -284,7 +307,7 @@ class Updater:
         return not clips and sums[0].dtype == self.parameters[0].dtype
 
     def _step_rows(self, count: int) -> bool:
-        """The same for those rows of a table that got a gradient, if that is all the difference it makes."""
+        """One step of only those rows of a table that got a gradient, if the optimizer leaves the others unchanged."""
         policy, quick = self.policy, self.stepper
         if not self.touched or quick is None or not quick.can_step_rows() or not self._is_plain(self.adding):
             return False
@@ -304,7 +327,7 @@ class Updater:
         self.version += 1
 
     def end_epoch(self) -> None:
-        """An epoch is over (after the flush): let the schedule know."""
+        """At the end of an epoch, after the flush: step the learning-rate schedule."""
         if (
             self.schedule is not None
             and self.policy is not None
@@ -326,10 +349,15 @@ class Updater:
             del self._stash[version]
 
     def stashed(self) -> int:
-        """How many old versions of the weights are kept."""
+        """The number of stashed versions of the weights."""
         return len(self._stash)
 
 
+def no_sums(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """For `Updater.rebind`: sums that take no memory, where weights are only read."""
+    return torch.zeros((), dtype=dtype).expand(like.shape)
+
+
 def sum_dtype(weight: Tensor) -> torch.dtype:
-    """Of sums of such tensors."""
+    """The dtype of gradient sums for weights of this dtype."""
     return torch.float32 if weight.dtype in (torch.bfloat16, torch.float16) else weight.dtype

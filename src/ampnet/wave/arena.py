@@ -21,15 +21,15 @@ from ampnet.errors import PayloadError
 
 
 class Pool:
-    """Tensors by name, of which the memory is used again."""
+    """Tensors by name, with reused memory."""
 
     def __init__(self) -> None:
         self._stores: dict[object, Tensor] = {}
         self.generation = 0
-        """Grows whenever a name gets other memory: tensors taken before are not those taken now."""
+        """Grows when a name gets new memory: tensors taken before are then invalid."""
 
     def take(self, name: object, shape: Sequence[int], like: Tensor) -> Tensor:
-        """A tensor of this shape, with whatever is in it; the last one of this name is no longer valid."""
+        """An uninitialised tensor of this shape; the last one of this name is no longer valid."""
         size = 1
         for n in shape:
             size *= n
@@ -71,15 +71,15 @@ class Arena:
         self.grad: Tensor | None = None
         self.inverse: Tensor | None = None
         self.table = False
-        """Whether it holds different rows of a table, which nothing is computed of but by those who read them."""
+        """Whether it holds distinct rows of a table."""
         self.touched = False
-        """Whether anybody has added to gradients."""
+        """Whether any gradient has been added."""
         self.blank = 0
-        """``blank``: so many of the first rows are zero. ``pumped``: so many of the first rows depend on no parameter.
-        ``moved``: whether anybody wants gradients."""
+        """``blank``: the number of leading rows that are zero. ``pumped``: the number of leading rows that depend on no
+        parameter. ``moved``: whether gradients are needed."""
 
     def clear(self) -> None:
-        """A wave begins."""
+        """Reset at the beginning of a wave."""
         self.blank, self.touched = 0, False
         if not self.fixed or self.varies:
             self.data = self.grad = self.inverse = None
@@ -88,7 +88,7 @@ class Arena:
 
     @property
     def rows_made(self) -> Tensor:
-        """All rows. Some of them must have been made."""
+        """The tensor of all rows. Some of them must have been computed."""
         assert self.data is not None
         return self.data
 
@@ -104,7 +104,7 @@ class Arena:
         return self.data
 
     def put(self, start: int, stop: int, rows: Tensor) -> None:
-        """These rows are made. The tensor is not to be written to any more."""
+        """Set these rows. The tensor must not be written to afterwards."""
         if self.data is None and stop - start == self.rows and (not self.fixed or self.varies):
             self.data = rows
             return
@@ -142,7 +142,7 @@ class Arena:
 
 
 class Read:
-    """Rows of an arena that somebody reads: a slice, or rows by number."""
+    """Rows of an arena that a slot reads: a slice, or rows by index."""
 
     __slots__ = ("arena", "index", "start", "stop")
 
@@ -154,14 +154,14 @@ class Read:
         return self.stop - self.start if self.index is None else self.index.shape[0]
 
     def places(self) -> Tensor | None:
-        """Where the rows are now; None: in the slice."""
+        """The row indices; None: the slice."""
         inverse = self.arena.inverse
         if inverse is None:
             return self.index
         return inverse[self.start : self.stop] if self.index is None else inverse.index_select(0, self.index)
 
     def rows(self, columns: tuple[int, int] | None = None) -> Tensor:
-        """The rows, or some columns of them; not to be written to."""
+        """The rows, or some columns of them; read-only."""
         data, places = self.arena.rows_made, self.places()
         if places is None:
             rows = data[self.start : self.stop]
@@ -178,7 +178,7 @@ class Read:
 
     @property
     def moved(self) -> bool:
-        """Whether anybody wants the gradient of these rows."""
+        """Whether the gradient of these rows is needed."""
         return self.arena.moved and (self.index is not None or self.stop > self.arena.pumped)
 
     def add(self, g: Tensor, columns: tuple[int, int] | None = None) -> None:

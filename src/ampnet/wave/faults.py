@@ -42,7 +42,7 @@ class Faults:
         self.worker, self.skips = worker, skips
 
     def payloads(self, lot: Lot, passage: Passage) -> Iterator[tuple[int, Tensor]]:
-        """The payloads of a lot. In training they must be finite: what is not stays outside."""
+        """The payloads of a lot. In training they must be finite; instances with others are refused or skipped."""
         for site, payload in lot.payloads():
             if lot.train and payload.is_floating_point() and not math.isfinite(float(payload.sum())):
                 payload = self._without_poison(lot, site, payload, passage)
@@ -66,7 +66,7 @@ class Faults:
         return out
 
     def check(self, unchecked: Sequence[tuple[Passage, Site]]) -> None:
-        """Raise where a gradient that was added to the sums of these sites is not finite."""
+        """Raise if a gradient that was added to the sums of these sites is not finite."""
         if not unchecked or self.skips:
             return
         evidence = [t for passage, site in unchecked for t in _evidence(passage, site)]
@@ -116,7 +116,7 @@ class Faults:
         return np.flatnonzero(bad)
 
     def clean(self, passage: Passage, op: Operation, trained: Sequence[Site]) -> None:
-        """Where instances may be left out: add what a passage collected, without those that are not finite."""
+        """If instances may be skipped: add the gradients of a passage, without instances that are not finite."""
         for site in trained:
             assert isinstance(site.node, Parameterised)
             own = passage.own_sums(site.node)
@@ -152,7 +152,7 @@ class Faults:
         span.xs = xs  # a span of a fixed layout is used again
 
     def stop(self, passage: Passage, op: Operation) -> None:
-        """Where instances may be left out: a gradient that is not finite goes no further than to the row it came to."""
+        """If instances may be skipped: zero a gradient that is not finite at the row where it arrives."""
         out = passage.kernels[op.site.number].out
         if out.grad is None or len(out.grad) != out.rows:  # nobody has a row of it to himself
             return
@@ -212,7 +212,7 @@ def _evidence(passage: Passage, site: Site) -> list[Tensor]:
 
 
 def left_out(passage: Passage) -> Report:
-    """Instances of which a loss was finite, and a gradient was not: they are counted as skipped."""
+    """Instances with finite losses and a gradient that is not finite: they are counted as skipped."""
     numbers = np.array([sorted(passage.skipped - passage.told)])
     name = next(node.label for node in passage.planner.sites.nodes.values() if isinstance(node, Loss))
     nothing, count = np.zeros(numbers.shape[1], dtype=np.int64), numbers.shape[1]
@@ -221,7 +221,7 @@ def left_out(passage: Passage) -> Report:
 
 
 def _not_finite(rows: Tensor) -> np.ndarray:
-    """Of each row: whether any number of it is not finite."""
+    """For each row, whether any of its numbers is not finite."""
     finite = torch.isfinite(rows)
     return ~(finite.flatten(1).all(1) if rows.dim() > 1 else finite).numpy(force=True)
 

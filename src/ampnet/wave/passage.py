@@ -39,8 +39,7 @@ class Passage:
     def __init__(
         self, number: int, lot: Lot, planner: Planner, layout: Layout, products: Products, *, skips: bool, alone: bool
     ) -> None:
-        """``skips``: instances whose gradients are not finite are left out. ``alone``: nothing else is played before it
-        is over."""
+        """``skips``: skip instances whose gradients are not finite. ``alone``: no other passage runs meanwhile."""
         self.number, self.lot, self.planner, self.layout, self.products = number, lot, planner, layout, products
         self.numbers = np.array(lot.numbers)
         self.train, self.skips, self.alone = lot.train, skips, alone
@@ -48,19 +47,19 @@ class Passage:
         self.pins: dict[str, int] = {}
         self.reports: list[Report] = []
         self.skipped: set[int] = set()
-        """Instances that are left out: a payload, a loss, or a gradient was not finite."""
+        """Skipped instances: a payload, a loss, or a gradient was not finite."""
         self.told: set[int] = set()
-        """Those of them that a loss has reported."""
+        """The skipped instances that a loss has reported."""
         self.seen: dict[str, int] = {}
-        """Of each node, where nothing else is played in between: its updates when the passage came to it."""
+        """For each node, if passages run one by one: its version when the passage reached it."""
         self.now: dict[str, int] = {}
-        """Likewise, its updates since then, when its gradients came in."""
+        """For each node, if passages run one by one: its updates since then, when its gradients arrived."""
         self.idle: dict[int, list[Operation]] = {}
-        """Of each site with parameters: operations to whose rows no gradient had come when it was their turn."""
+        """For each site with parameters: operations that had no gradient at their backward."""
         self.lags: dict[str, Counter[int]] = {}
         """Of each node: messages by staleness."""
         self.later: list[Callable[[], None]] = []
-        """What is to be added to weights, once all gradients are known to be finite."""
+        """Products to be added to weights once all gradients are known to be finite."""
         self.brought: set[str] = set()
         """Nodes that got gradients."""
         self._sums: dict[str, Sums] = {}
@@ -68,7 +67,7 @@ class Passage:
         self.inbox: dict[tuple[int, int, int], Slice] = {}
         """By crossing, round and direction."""
         self.carry: Callable[[int, Slice], None] | None = None
-        """Takes a slice to the worker of this number."""
+        """Sends a slice to a worker, by number."""
         for arena in layout.arenas:
             arena.clear()
         if not layout.kernels:
@@ -84,7 +83,7 @@ class Passage:
         """Of each node with parameters: sites whose gradients have not been collected yet."""
 
     def load(self, payloads: Iterable[tuple[int, Tensor]]) -> None:
-        """Bring what was pumped to where it is computed with."""
+        """Copy the payloads into the arenas."""
         device = self.layout.device
         for site, payload in payloads:
             self.payloads[site] = payload if payload.device == device else payload.to(device, non_blocking=True)
@@ -92,21 +91,21 @@ class Passage:
     # -- what comes from other workers, and goes to them
 
     def ready(self) -> bool:
-        """Whether its next operation can be played now."""
+        """Whether its next operation can run now."""
         if not 0 <= self.at < len(self.layout.operations):
             return True
         op = self.layout.operations[self.at]
         return not op.crosses or self.has(op)
 
     def has(self, op: Operation) -> bool:
-        """Whether what an operation at the border needs is there."""
+        """Whether the slice that a receiving operation needs has arrived."""
         site = op.site
         if site.here is self.backward or (self.backward and site.still):  # it sends, or nothing comes
             return True
         return (site.number, op.round, int(self.backward)) in self.inbox
 
     def waits_for(self) -> Site | None:
-        """The crossing from which its next operation waits for a slice."""
+        """The crossing whose slice its next operation waits for."""
         return None if self.ready() else self.layout.operations[self.at].site
 
     def send(self, op: Operation, rows: Tensor | None) -> None:
@@ -119,9 +118,9 @@ class Passage:
         self.carry(to, Slice(self.number, site.number, op.round, direction, self.layout.digest, rows, left_out))
 
     def taken(self, op: Operation, rows: int) -> Tensor | None:
-        """The rows of a crossing that came, or their gradients (None: there are none), of which there must be ``rows``.
+        """The received rows of a crossing, or their gradients (None: there are none). There must be ``rows`` of them.
 
-        Raises `PlanError` where the sender has laid out the wave otherwise.
+        Raises `PlanError` if the sender has another layout of the wave.
         """
         site = op.site
         assert site.source is not None
@@ -141,14 +140,14 @@ class Passage:
 
     @property
     def progress(self) -> float:
-        """How much of it is played, from 0 to 2."""
+        """Its progress, from 0 to 2."""
         done = self.at / len(self.layout.operations)
         return 2 - done if self.backward else done
 
     # -- what kernels ask for
 
     def weights(self, node: Parameterised) -> list[Tensor]:
-        """The weights that a node computes with: those of now, or those that this passage saw first."""
+        """The weights that a node computes with: current ones, or the first version that this passage used."""
         updater = node.updater
         if self.alone or not (updater.stashes or not self.train) or updater.of_all is not None:
             return updater.weights
@@ -156,21 +155,21 @@ class Passage:
         return updater.weights if pin == updater.version else updater.weights_of(pin)
 
     def sums(self, node: Parameterised) -> Sums:
-        """Where the gradients of a node's parameters are added up."""
+        """The gradient sums of a node's parameters."""
         if not self.skips:
             return node.updater.adding
         if node.name not in self._sums:
-            self._sums[node.name] = Sums(torch.zeros_like(total) for total in list.__iter__(node.updater.adding))
-        return self._sums[node.name]
+            self._sums[node.name] = Sums(torch.zeros_like(total) for total in list.__iter__(node.updater.all_sums))
+        return node.updater.picked(self._sums[node.name])
 
     def own_sums(self, node: Parameterised) -> Sums | None:
         """Sums of this passage alone, which have yet to be added to the node's; taken away."""
         return self._sums.pop(node.name, None)
 
     def report(self, report: Report) -> None:
-        """A loss has judged."""
+        """Add the report of a loss."""
         self.reports.append(report)
 
     def skip(self, instances: Iterable[int]) -> None:
-        """Leave these instances out of the count of gradients."""
+        """Skip these instances: their gradients are not counted."""
         self.skipped.update(instances)

@@ -56,13 +56,15 @@ from ampnet.wave.slice import Slice
 from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline, told_of
 
 _SPARE = 4
-"""Passages that are in flight at once by default, where waves take turns."""
+"""Default number of passages in flight, if waves take turns."""
+_LOOK = 8
+"""Operations after which it is looked whether their events are wanted, where waves take turns."""
 _STRETCH = 6
-"""Operations that are played, where nodes are parted over workers, before it is looked what has come from others."""
+"""Operations between two looks at the mail, if nodes are parted over workers."""
 
 
 class Player:
-    """Plays waves on the nodes of one worker. Raises `Unplayable` where they have to be run by messages."""
+    """Plays waves on the nodes of one worker. Raises `Unplayable` if the graph cannot be computed in waves."""
 
     def __init__(
         self,
@@ -92,9 +94,9 @@ class Player:
         self.nodes = {name: node for team in teams for name, node in team.nodes.items()}
         self.wave_size, self.clock, self._tell, self._over, self._carry = wave_size, clock, tell, over, carry
         self._announce = announce if announce is not None else Announcer()
-        self._traced, self._begun_told = self._announce.wants(Played), self._announce.wants(Wave)
+        self._traced, self._sampled = self._announce.wants(Played), self._announce.samples(Played)
         self._traces: list[Told] = []
-        """Operations that were played, to be told of."""
+        """Operations played since the last event."""
         self._traced_passage: Passage | None = None
         self.shelf = Shelf()
         self.skips = any(isinstance(node, Loss) and node.on_nan == "skip" for node in self.nodes.values())
@@ -106,15 +108,17 @@ class Player:
         self.faults = Faults(name, self.skips)
         self.products = Products(narrow=precision == "bfloat16")
         self._alone = schedule.one_by_one and not any(planner.sites.parted for planner in self.planners)
-        """Whether a passage is played from its first to its last operation with nothing in between."""
+        """Whether passages run one by one, each from its first to its last operation."""
         self._stretch = -1 if self._alone else _STRETCH if schedule.one_by_one else 1
-        """Operations that are played before another passage may be chosen; -1: all."""
+        """Operations of one passage between two choices of the schedule; -1: all."""
+        self._look = _LOOK if self._stretch == 1 else 1
+        """Steps after which it is looked whether operations are wanted, where they are wanted now and then."""
         self._exact = not self._alone or self.skips
-        """Whether versions of weights are noted, and gradients looked at, operation by operation."""
+        """Whether weight versions are recorded, and gradients checked, operation by operation."""
         self.passages: list[Passage] = []
         """In flight, the oldest first."""
         self._early: dict[int, dict[tuple[int, int, int], Slice]] = {}
-        """By wave that has not begun here: slices that have come for it."""
+        """Slices received for waves that have not begun here, by wave."""
         self._by_wave: dict[int, Passage] = {}
         """Passages of waves that other workers play too."""
         self._staged: deque[Lot] = deque()
@@ -130,10 +134,10 @@ class Player:
         self.most = 0
         """Passages in flight at once, at most, so far."""
         self.busy = 0.0
-        """Seconds in which something was begun or played."""
+        """Busy seconds."""
         self.pulse: memoryview | None = None
-        """Where to note signs of life, for whoever watches."""
-        self._numbers = {name: i for i, name in enumerate(self.nodes)}
+        """Where heartbeats are written, for the watchdog."""
+        self.names = {name: i for i, name in enumerate(self.nodes)}
 
     @property
     def planner(self) -> Planner:
@@ -159,7 +163,7 @@ class Player:
         self._staged.extend(lots)
 
     def take(self, given: Slice) -> None:
-        """Rows, or gradients, have come from another worker."""
+        """Receive rows or gradients from another worker."""
         passage = self._by_wave.get(given.wave)
         inbox = self._early.setdefault(given.wave, {}) if passage is None else passage.inbox
         key = (given.crossing, given.round, given.direction)
@@ -168,7 +172,7 @@ class Player:
         inbox[key] = given
 
     def waiting(self) -> int:
-        """How many instances are staged."""
+        """The number of staged instances."""
         return sum(len(lot.numbers) for lot in self._staged)
 
     def _next_lot(self, most: int) -> Lot:
@@ -188,8 +192,7 @@ class Player:
         return lots[0] if len(lots) == 1 else lots[0].merge(lots)
 
     def _room(self, lot: Lot, most: int) -> int:
-        """How many instances may travel together: where updates count instances, no more than the next one waits
-        for."""
+        """The maximum size of the next wave: if updates count instances, no more than the next update needs."""
         size = self.wave_size
         if size is None:
             size = most if self.schedule.one_by_one else -(-most // _SPARE)
@@ -204,7 +207,8 @@ class Player:
         return size
 
     def _begin(self, most: int) -> Passage:
-        began = self.clock() if self._begun_told else 0.0
+        told = self._announce.wants(Wave)
+        began = self.clock() if told else 0.0
         lot = self._next_lot(most)
         planner = self._planner_of[id(lot.sites)]
         behind = [other for other in self._staged if other.alike(lot) and other.sites is lot.sites]
@@ -222,7 +226,7 @@ class Player:
         passage.load(self.faults.payloads(lot, passage))
         self.passages.append(passage)
         self.most = max(self.most, len(self.passages))
-        if self._begun_told:
+        if told:
             self._tell_traces()
             numbers = tuple(lot.numbers)
             operations = sum(len(told_of(passage, op, FORWARD)) for op in layout.operations)
@@ -250,6 +254,8 @@ class Player:
         passage.played_at = self._clock
         if self._due and self._due_of is not passage:
             self._settle()
+        if self._sampled and self._clock % self._look == 0:
+            self._traced = self._announce.wants(Played)
         told = Timeline(self.clock) if self._traced and not self._exact else None
         if self._play(passage, told, self._stretch):
             if told is not None:
@@ -260,9 +266,9 @@ class Player:
         return True
 
     def _play(self, passage: Passage, told: Timeline | None, most: int) -> bool:
-        """Play so many operations (-1: all that can be played now). True when the passage is over."""
+        """Play ``most`` operations (-1: all that can run now). Returns True when the passage has ended."""
         operations, kernels, exact = passage.layout.operations, passage.kernels, self._exact
-        pulse, numbers, traced = self.pulse, self._numbers, self._traced and self._exact
+        pulse, numbers, traced = self.pulse, self.names, self._traced and self._exact
         at, count, began = passage.at, len(operations), 0.0
         while most and not passage.backward:
             if at == count:
@@ -335,8 +341,8 @@ class Player:
                 told.add(op, COLLECT)
 
     def _note_versions(self, passage: Passage, op: Operation) -> None:
-        """Which version of the weights an operation sees. Between passages that are played one by one it is the same
-        for all operations of a node."""
+        """Record the weight version that an operation uses; it is the same for all operations of a node if passages run
+        one by one."""
         if self._exact:
             kernel = passage.kernels[op.site.number]
             first = kernel.whole.operations[0].versions
@@ -400,7 +406,7 @@ class Player:
             _updater(site).count_messages(messages)
 
     def _node_done(self, passage: Passage, node: Parameterised) -> None:
-        """The last site of a node is collected."""
+        """Called when the last site of a node is collected."""
         updater, lags = node.updater, passage.lags.get(node.name)
         if not lags:
             updater.go_direct(0)  # what went into the weights was zero, and is no update
@@ -436,7 +442,7 @@ class Player:
             self.updates.all_full(due)
 
     def flush(self) -> None:
-        """A training stream is over: make the updates that are due, and those with what is left over."""
+        """At the end of a training stream: make the updates that are due, and those of leftover gradients."""
         self._settle()
         self.updates.flush()
 
@@ -488,14 +494,14 @@ class Player:
             began = now
 
     def _tell_traces(self) -> None:
-        """Announce the operations played since the last time."""
+        """Emit events for the operations since the last call."""
         traces, passage = self._traces, self._traced_passage
         if traces and passage is not None:
             self._traces = []
             self._announce(Played.of(self.name, passage.number, passage.train, traces))
 
     def waits(self) -> list[str]:
-        """Which waves wait for what, in words."""
+        """What each wave waits for, as text."""
         lines = [line for planner in self.planners for line in planner.waits()]
         for passage in self.passages:
             site = passage.waits_for()
@@ -514,7 +520,7 @@ class Player:
         return {what: n for what, n in out.items() if n}
 
     def abandon(self) -> None:
-        """Forget all that is in flight, and the gradients not yet applied, after an error. Weights stay as they are."""
+        """After an error: drop everything in flight and the gradients not yet applied. Weights are unchanged."""
         self.passages, self._due, self._unchecked, self._traces = [], [], [], []
         self._traced_passage = self._due_of = None
         self._staged.clear()

@@ -47,7 +47,7 @@ class BackwardFirst:
 
 
 class Fifo:
-    """Whoever has waited longest."""
+    """The passage that has waited longest."""
 
     one_by_one = False
 
@@ -56,7 +56,7 @@ class Fifo:
 
 
 class Sweep:
-    """Whoever has the least behind it."""
+    """The least advanced passage."""
 
     one_by_one = False
 
@@ -65,7 +65,7 @@ class Sweep:
 
 
 class Random:
-    """Any, drawn from ``seed``."""
+    """A random passage, drawn from ``seed``."""
 
     one_by_one = False
 

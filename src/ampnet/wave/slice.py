@@ -27,6 +27,6 @@ class Slice:
     rows: Tensor | None
     """None, backward only: no gradient has come to any of the rows."""
     left_out: tuple[int, ...] = ()
-    """Instances whose numbers were found not to be finite so far, and which the loss lets be skipped."""
+    """Instances that are skipped because a number was not finite."""
     era: int = 0
-    """Of the run: what is left of an abandoned one is dropped. Set by whoever sends it."""
+    """The era of the run: slices of an earlier one are dropped. Set by the sender."""

@@ -26,9 +26,9 @@ class _Fixed:
 
     steps: int
     places: tuple[int, ...]
-    """Of each entry: which step of the timeline it is."""
+    """The timeline step of each entry."""
     first: tuple[bool, ...]
-    """Whether it is the first entry of its step, whose time it tells."""
+    """Whether it is the first entry of its step, which carries the step's time."""
     trained: tuple[str | None, ...]
     """The node, where it has parameters."""
     columns: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -47,12 +47,12 @@ class Timeline:
         self._steps: list[tuple[Operation, int]] = []
 
     def add(self, op: Operation, direction: int) -> None:
-        """A step has ended just now."""
+        """Add a step that ends now."""
         self._steps.append((op, direction))
         self._times.append(self._clock())
 
     def event(self, worker: str, passage: Passage) -> Played:
-        """All steps."""
+        """The event with all steps."""
         layout, times = passage.layout, self._times
         fixed = layout.told.get(passage.train)
         if not isinstance(fixed, _Fixed) or fixed.steps != len(self._steps):

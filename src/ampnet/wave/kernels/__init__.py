@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ampnet.nodes.embedding import Embedding
+from ampnet.nodes.module import Module
 from ampnet.nodes.rows import Rows
 from ampnet.nodes.split import Split
 from ampnet.nodes.transform import Parameterised, Transform
@@ -14,6 +15,8 @@ from ampnet.wave.kernels.crossing import Receiving, Sending
 from ampnet.wave.kernels.embedding import EmbeddingKernel
 from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.kernels.loss import LossKernel
+from ampnet.wave.kernels.module import ModuleKernel
+from ampnet.wave.kernels.result import ResultKernel
 from ampnet.wave.kernels.rows import ByItself, ByProgram, Columns, Pumped, SideBySide
 from ampnet.wave.kernels.sums import BagKernel, MixtureKernel, SegmentsKernel
 from ampnet.wave.kernels.trained import TrainedKernel
@@ -27,6 +30,7 @@ _BY_KIND: dict[str, type[Kernel]] = {
     "mixture": MixtureKernel,
     "segments": SegmentsKernel,
     "loss": LossKernel,
+    "result": ResultKernel,
 }
 
 
@@ -43,7 +47,9 @@ def kernel_of(site: Site, passage: Passage) -> Kernel:
 
 
 def _of_rows(site: Site, passage: Passage) -> type[Kernel]:
-    node, sites = site.node, passage.layout.sites
+    node, sites = site.face or site.node, passage.layout.sites
+    if isinstance(node, Module):
+        return ModuleKernel
     if isinstance(node, Embedding):
         alone = sites.arena_sites[site.arena] == 1 and len(sites.order[site.component]) == 1
         return EmbeddingKernel if alone else TrainedKernel

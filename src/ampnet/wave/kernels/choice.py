@@ -28,7 +28,7 @@ class ChoiceKernel(Kernel):
         members = self.whole.operations[0].members
         self.members = [(op, node) for op in members if isinstance(node := op.site.node, Linear)]
         self.playing = members[0]
-        """What is computed right now, for error messages."""
+        """The operation that is being computed, for error messages."""
         self.start, self.stop = members[0].start, members[-1].stop
         self._spans = [(op.start - self.start, op.stop - self.start) for op in members]
         self._index: Tensor | None = None
@@ -39,7 +39,7 @@ class ChoiceKernel(Kernel):
         self._checked = False
 
     def _where(self) -> Tensor:
-        """The numbers of the rows that are read."""
+        """The indices of the rows that are read."""
         reads = [op.reads[0] for op, _ in self.members]
         inverse = reads[0].arena.inverse
         if self._index is None or inverse is not None:

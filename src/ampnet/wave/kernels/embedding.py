@@ -20,8 +20,9 @@ class EmbeddingKernel(Kernel):
     """`Embedding` nodes that have an arena of their own."""
 
     def begin(self) -> None:
-        assert isinstance(self.site.node, Embedding)
-        self.node = self.site.node
+        node = self.site.face
+        assert isinstance(node, Embedding)
+        self.node = node
 
     def forward(self, op: Operation) -> None:
         tokens = self.rows(op, 0)

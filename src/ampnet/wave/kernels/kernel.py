@@ -27,7 +27,7 @@ class Kernel:
     """Base of all kernels."""
 
     answers = False
-    """Whether `backward` has something to do although no gradient has come to any row."""
+    """Whether `backward` must run even if no row has a gradient."""
 
     def __init__(self, site: Site, passage: Passage) -> None:
         self.site, self.layout = site, passage.layout
@@ -37,11 +37,11 @@ class Kernel:
         self.begin()
 
     def renew(self, passage: Passage) -> None:
-        """Another passage begins, with the same layout."""
+        """Called when another passage begins with the same layout."""
         self.passage, self.train = passage, passage.train
 
     def begin(self) -> None:
-        """Once, before the first operation."""
+        """Called once, before the first operation."""
 
     def forward(self, op: Operation) -> None:
         raise NotImplementedError
@@ -53,15 +53,15 @@ class Kernel:
         """Add the gradients of the parameters to their sums."""
 
     def rows(self, op: Operation, slot: int) -> Tensor:
-        """What an operation reads; not to be written to."""
+        """The input rows of an operation; read-only."""
         return op.reads[slot].rows(self.columns[slot])
 
     def add(self, op: Operation, slot: int, g: Tensor) -> None:
-        """Add to the gradient of what an operation reads."""
+        """Add to the gradient of the input rows of an operation."""
         op.reads[slot].add(g, self.columns[slot])
 
     def take(self, name: str, rows: int, width: int, like: Tensor) -> Tensor:
-        """A tensor of the site's own, while the passage lasts."""
+        """A tensor that belongs to the site until the passage ends."""
         return self.layout.pool.take((self.site.number, name, "site"), (rows, width), like)
 
     def gradient(self, op: Operation) -> Tensor:

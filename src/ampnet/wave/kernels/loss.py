@@ -77,7 +77,7 @@ class LossKernel(Kernel):
         )
 
     def _judge_one_by_one(self, op: Operation, prediction: Tensor, label: Tensor) -> None:
-        """Some loss is not finite, or its instance is left out already: name it, or leave it out."""
+        """A loss is not finite, or its instance is skipped already: raise with its state, or skip it."""
         batch = self.layout.messages_of(op, prediction, True)
         met = _Met((prediction, label), batch, self._labels(op, batch))
         report = self.node.judge(met)[0]  # type: ignore[arg-type]

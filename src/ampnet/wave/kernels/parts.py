@@ -44,7 +44,7 @@ class Part:
     """Whether all sources are the same columns."""
 
     def moved(self, reads: Sequence[Read]) -> bool:
-        """Whether anybody wants its gradient."""
+        """Whether its gradient is needed."""
         return any(reads[source.slot].moved for source in self.sources)
 
     def in_place(self, reads: Sequence[Read]) -> bool:

@@ -23,7 +23,7 @@ _NOBODY = States(("instance",), [[]])
 
 
 class Held:
-    """What a node wants to see again: looks like `ampnet.nodes.kept.Kept`."""
+    """Residuals of a node, with the interface of `ampnet.nodes.kept.Kept`."""
 
     __slots__ = ("tensors",)
 
@@ -125,7 +125,7 @@ class Columns(Kernel):
 
 
 class Pumped(Kernel):
-    """What came in from outside."""
+    """Inputs of the graph."""
 
     def forward(self, op: Operation) -> None:
         payload = self.passage.payloads.get(self.site.number)

@@ -22,7 +22,7 @@ from ampnet.wave.kernels.kernel import Kernel
 
 
 def add_up(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
-    """Of each target: the sum of its rows."""
+    """The sum of the rows of each target."""
     if rows.dim() == 2 and rows.is_floating_point() and rows.dtype != torch.bfloat16:
         return torch.embedding_bag(rows, index, offsets, False, 0, False, None, True)[0]
     targets = torch.repeat_interleave(offsets[1:] - offsets[:-1], output_size=index.shape[0])
@@ -149,7 +149,7 @@ class SegmentsKernel(Kernel):
 
 
 def _spread(g: Tensor, bag: Bag) -> Tensor:
-    """What each target has, for every row of it."""
+    """The value of each target, repeated for each of its rows."""
     return g.index_select(0, bag.targets())
 
 

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """What is known of a site once rows of certain shapes have come to it. The same in every wave."""
+    """Facts about a site that follow from the shapes of its input rows. The same in every wave."""
 
     parts: list[Part]
     widths: list[int]
     out: Sequence[int]
-    """Of an output row."""
+    """The shape of an output row."""
 
 
 class WaveSpan(Span):
@@ -59,9 +59,9 @@ class WaveSpan(Span):
         self.widths, self.alone, self.memo = kernel.widths, kernel.once, None
         self.named: dict[str, Tensor] = {}
         self.fresh: list[int] = []
-        """Parts that have to be brought anew in every wave."""
+        """Parts that have to be copied in every wave."""
         self.of: Tensor | None = None
-        """The gradients that ``g`` and ``into`` are part of."""
+        """The gradient tensors that ``g`` and ``into`` are slices of."""
         self.into: dict[int, Tensor] = {}
         """Slices of gradients that products are added to, where they are the same in every wave."""
 
@@ -111,6 +111,7 @@ class TrainedKernel(Kernel):
     """`Parameterised` nodes. See the head of this file."""
 
     ready = lifted = _known = False
+    node: Parameterised
     parts: list[Part]
     widths: Sequence[int]
     y: Tensor
@@ -119,8 +120,9 @@ class TrainedKernel(Kernel):
     """Of each part: rows of all operations one after the other, where they had to be copied."""
 
     def begin(self) -> None:
-        assert isinstance(self.site.node, Parameterised)
-        self.node, self.linear = self.site.node, isinstance(self.site.node, Linear)
+        node = self.site.face
+        assert node is not None
+        self.node, self.linear = node, isinstance(node, Linear)
         self.once = len(self.whole.operations) == 1
         self.start, self.rows_made = self.whole.start, self.whole.stop - self.whole.start
         self.hoisted: dict[int, Tensor | None] = {}
@@ -129,16 +131,16 @@ class TrainedKernel(Kernel):
 
     @property
     def varies(self) -> bool:
-        """Whether it reads rows whose number depends on payloads, so that nothing is known of it beforehand."""
+        """Whether the number of its input rows depends on payloads, so that nothing is fixed."""
         return any(read.arena.varies for read in self.whole.reads)
 
     def renew(self, passage: Passage) -> None:
         super().renew(passage)
         self.ready = self.ready and not self.varies
-        node = self.site.node
-        assert isinstance(node, Parameterised)
+        node = self.site.face
+        assert node is not None
         self._weights = node.updater.weights if passage.alone else None
-        """The node's weights, where nobody else touches them while the passage lasts."""
+        """The node's weights, if no update can change them before the passage ends."""
 
     # -- where rows are
 
@@ -162,7 +164,7 @@ class TrainedKernel(Kernel):
         self.ready, self._known, self._all = True, False, None
 
     def _shape(self, op: Operation) -> _Shape:
-        """Look at rows of these shapes for the first time. Raises `PayloadError` where they do not fit the node."""
+        """Set up for rows of these shapes. Raises `PayloadError` if they do not fit the node."""
         node = self.node
         pieces: list[Piece] = []
         for slot, columns in enumerate(self.columns):
@@ -183,7 +185,7 @@ class TrainedKernel(Kernel):
         return _Shape(parts, [part.width for part in parts], node.shape_out(sample))
 
     def _find_hoisted(self) -> None:
-        """Which parts are there before the first operation, and gain from being multiplied at once."""
+        """Find the parts that are complete before the first operation and are faster to multiply in one product."""
         self.hoisted, self.lifted = {}, False
         for i, part in enumerate(self.parts):
             read = self.whole.reads[part.sources[0].slot]
@@ -204,11 +206,11 @@ class TrainedKernel(Kernel):
                 self.lifted = alone and len(read.arena.rows_made) < self.rows_made
 
     def out_rows(self, op: Operation) -> int:
-        """How many rows an operation makes."""
+        """The number of output rows of an operation."""
         return len(op.reads[0].arena.rows_made) if self.lifted else op.stop - op.start
 
     def _x(self, part: int, op: Operation) -> Tensor | None:
-        """A part of the rows of an operation; None where there is nothing left to multiply."""
+        """A part of the input rows of an operation; None if it is zero or its product is made already."""
         if part in self.hoisted:
             return None
         mine, copies = self.parts[part], self.copies[part]
@@ -224,7 +226,7 @@ class TrainedKernel(Kernel):
         return into
 
     def _may_change(self, part: int, op: Operation) -> bool:
-        """Whether a part of an operation has to be brought anew although memory is fixed: copies, and zeros."""
+        """Whether a part of an operation must be copied although memory is fixed: copies, and zeros."""
         read = op.reads[self.parts[part].sources[0].slot]
         return self.copies[part] is not None or (self.linear and read.index is None and read.start == 0)
 
@@ -314,7 +316,7 @@ class TrainedKernel(Kernel):
     # -- products of all rows at once
 
     def _hoist(self) -> None:
-        """Make the products of hoisted parts."""
+        """Compute the products of hoisted parts."""
         span = self.all()
         for i, places in self.hoisted.items():
             target, weight, bias = self.node.hoist(span, i)
