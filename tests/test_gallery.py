@@ -14,8 +14,9 @@ import copy
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,7 @@ import torch
 
 import ampnet
 from ampnet.lang.arguments import arguments_of
-from ampnet.testing import assert_compiled
+from ampnet.testing import assert_compiled, assert_predicts
 
 GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
 PORTS = sorted(path.stem for path in GALLERY.glob("*.py"))
@@ -86,7 +87,9 @@ def test_the_model_is_short(name: str) -> None:
 def test_the_graph_computes_what_the_model_computes(port: ModuleType) -> None:
     with torch.random.fork_rng(), float64():
         torch.manual_seed(0)
-        assert_compiled(port.make_model(), list(port.make_data(3, seed=0)), max_active_keys=3)
+        model, data = port.make_model(), list(port.make_data(3, seed=0))
+        graph = assert_compiled(model, data, max_active_keys=3)
+        assert_predicts(model, data, graph=graph, max_active_keys=3)
 
 
 @pytest.mark.parametrize("port", PORTS, indirect=True)
@@ -102,6 +105,30 @@ def test_it_learns_in_waves(port: ModuleType) -> None:
             losses = [runtime.train(graph.instances(data)).loss for _ in range(5)]
             assert runtime.stats().engine == "waves"
     assert losses[-1] < 0.95 * losses[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("port", PORTS, indirect=True)
+def test_it_learns_the_same_on_a_gpu(port: ModuleType) -> None:
+    losses, found = {}, {}
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        data = list(port.make_data(20, seed=1))
+        graph = ampnet.compile(port.make_model(), *arguments_of(data[0])).to(device)
+        update = ampnet.Update(partial(torch.optim.SGD, lr=0.01), min_update_frequency=10, count="instances")
+        with ampnet.Inline(graph, update=update, max_active_keys=10) as runtime:
+            losses[device] = [runtime.train(on(device, graph.instances(data))).loss for _ in range(3)]
+            found[device] = len(runtime.predict(data))
+            assert runtime.stats().engine == "waves"
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-3)
+    assert found["cuda"] == found["cpu"] == 20
+
+
+def on(device: str, instances: Iterable[ampnet.Instance]) -> Iterator[ampnet.Instance]:
+    """The instances with their payloads on a device."""
+    for one in instances:
+        feeds = {n: f if f.payload is None else replace(f, payload=f.payload.to(device)) for n, f in one.feeds.items()}
+        yield replace(one, feeds=feeds)
 
 
 @pytest.mark.parametrize("port", PORTS, indirect=True)

@@ -5,6 +5,7 @@ of torch for all sequences that travel together.
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,9 +24,11 @@ class GruTagger(ampnet.Model):
         self.gru = nn.GRU(hidden, hidden, num_layers=2, bidirectional=True)
         self.tag = nn.Linear(2 * hidden, DEEPEST + 1)
 
-    def forward(self, brackets: Seq) -> None:
+    def forward(self, brackets: Seq) -> Any:
         states, _ = self.gru(each(self.sign, brackets.sign))
-        each(lambda h, tag: loss(self.tag(h), tag), states, brackets.tag)
+        scores = each(self.tag, states)
+        each(loss, scores, brackets.tag)
+        return scores
 
 
 def make_model() -> ampnet.Model:

@@ -5,6 +5,7 @@ steps that the first two tokens tell, so it can be learnt.
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +25,11 @@ class TiedLanguageModel(ampnet.Model):
         self.out = nn.Linear(hidden, WORDS)
         self.out.weight = self.embedding.weight
 
-    def forward(self, text: Seq) -> None:
+    def forward(self, text: Seq) -> Any:
         states, _ = scan(lambda h, token: self.cell(self.embedding(token), h), text.token, self.zeros(self.hidden))
-        each(lambda h, following: loss(self.out(h), following), states, text.following)
+        scores = each(self.out, states)
+        each(loss, scores, text.following)
+        return scores
 
 
 def make_model() -> ampnet.Model:
