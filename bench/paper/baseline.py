@@ -389,7 +389,8 @@ def train(job: Job, *, json: Path, quiet: bool = False) -> int:
         interrupted = True
     result, settings = run.result(), {**asdict(job.settings), "batch": job.batch}
     engine = RunStats("plain torch", None, 0, 0, 0)
-    write_json(json, report(workload.name, result, meter, settings, engine, interrupted=interrupted))
+    state = "interrupted" if interrupted else "done"
+    write_json(json, {"state": state, **report(workload.name, result, meter, settings, engine)})
     if interrupted:
         display.say(f"interrupted after {duration(result)}")
     display.say(summary(workload.name, workload.unit, result, meter, engine))

@@ -1,15 +1,14 @@
-"""Controller: pumps instances into the graph, keeps asynchrony in bounds, and knows when an instance is done.
+"""Controller: pumps instances into the graph, bounds the asynchrony, and retires instances that are complete.
 
     streams  ──>  [1] pump   while fewer than max_active_keys instances are in flight
-                  [2] answers come back: an instance of which nothing is out any more retires; its place is free
-                  [3] a stream of which nothing is left ends: training streams flush the nodes' leftover gradients
+                  [2] answers come back: an instance without outstanding answers retires and frees its place
+                  [3] a stream without remaining instances ends: training streams flush the nodes' leftover gradients
 
-An instance is in flight until all that is due has come: each worker that plays it says when it has done so; where
-messages are passed, each of them is answered in training; and in inference the losses report as many results as label
-messages were pumped.
+An instance is in flight until everything due has arrived: in waves, a report of each worker that plays it; with message
+passing, an answer to each message in training, and in inference as many results as label messages were pumped.
 
 Streams follow one another without a barrier (the next is pumped while the last instances of the one before are still
-under way) unless one is asked for, or run together, pumped in turns.
+in flight) unless ``barrier`` is set; with ``together`` they are pumped in turns.
 """
 
 from __future__ import annotations
@@ -39,28 +38,28 @@ from ampnet.tally import Tally, part_of
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A stream under way."""
+    """A stream that has begun and not ended."""
 
     stream: Stream
     source: Iterator[Instance]
     number: int
-    """Of the streams of a run; no two streams have the same, also where one `Stream` is given twice."""
+    """Its number within the run; unique, also if one `Stream` is given twice."""
     watch: BufferWatch | None
-    """None where the instances are in a list: nobody writes the next one then."""
+    """None if the instances are in a list: no loader can overwrite one then."""
     ahead: Instance | None = None
     """The next instance; None after the last one."""
     pumped: int = 0
     retired: int = 0
     records: int = 0
     began: float | None = None
-    """When its first instance was pumped."""
+    """The time when its first instance was pumped."""
     tally: Tally = field(kw_only=True)
     cut: bool = False
-    """Whether data was left when the run was stopped."""
+    """Whether data remained when the run was stopped."""
     numbers: list[int] = field(default_factory=list)
-    """Of its instances, in inference."""
+    """The numbers of its instances, in inference."""
     warned: bool = False
-    """Whether it was said that a prediction is not finite."""
+    """Whether the warning about a prediction that is not finite was given."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,14 +68,14 @@ class _InFlight:
     position: int
     records: int
     due: int
-    """Answers (training, where messages are passed) or results (inference) that have not come yet."""
+    """Outstanding answers (training, with message passing) or results (inference)."""
     playing: int
     """Workers that have not played all of it yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is, for displays."""
+    """The progress of a run, for displays."""
 
     stream: str
     """The stream pumped last."""
@@ -115,11 +114,11 @@ class Controller:
         announce: Announcer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``stage`` takes whole instances, and returns how many workers will play each. If it returns none, they are
-        posted message by message; ``post`` also gets whether a batch is the last of its instances.
+        """``stage`` takes whole instances, and returns the number of workers that will play each. If it returns
+        nothing, they are posted message by message; ``post`` also gets whether a batch is the last of its instances.
 
-        ``read`` takes the next instance from an iterator. ``moduli``: numbers of replicas that are to have equally many
-        instances in flight (see `Numbers`). ``losses``: the name in statistics of each loss, by that in reports.
+        ``read`` takes the next instance from an iterator. ``moduli``: numbers of replicas that must have equally many
+        instances in flight (see `Numbers`). ``losses``: maps the names of losses in reports to those in statistics.
         """
         if max_active_keys < 1:
             raise ValueError(f"max_active_keys must be 1 or more, got {max_active_keys}")
@@ -131,12 +130,12 @@ class Controller:
         self._stage, self._read = stage, read
         self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
         self.teams = 1
-        """Instance i is for team i modulo this; no batch is for two teams."""
+        """The number of teams: instance i belongs to team i modulo this; a batch belongs to one team."""
         self._numbers, self._losses = Numbers(moduli), dict(losses or {})
         self.skips = False
-        """Whether losses leave out what is not finite; set by the runtime."""
+        """Whether losses skip messages that are not finite; set by the runtime."""
         self.holding = False
-        """Set by the runtime while replicas are made equal at a stream's end: nothing is pumped (see `release`)."""
+        """Set by the runtime while replicas are synchronised at a stream's end: nothing is pumped (see `release`)."""
         self._held: list[_Open] = []
         self._in_flight: dict[int, _InFlight] = {}
         self._coming: Iterator[Stream] = iter(())
@@ -144,7 +143,7 @@ class Controller:
         self._draining: list[_Open] = []
         self._together = self._barrier = False
         self.stopping = False
-        """Whether `stop` was called; reset by whoever starts a run."""
+        """Whether `stop` was called; reset at the start of a run."""
         self._last: _Open | None = None
         self._streams = 0
         self.sending = 0
@@ -152,10 +151,11 @@ class Controller:
         self.finished: list[StreamStats] = []
         self.on_end: Callable[[StreamStats], None] = lambda stats: None
         self.collect: Callable[[Report, Ints], None] | None = None
-        """Of a graph that predicts: takes the results, with the positions of their instances in the stream."""
+        """For a prediction graph: called with results, and the positions of their instances in the stream."""
 
     def begin(self, streams: Iterable[Stream], *, together: bool, barrier: bool) -> None:
-        """Take on streams: one after the other, or ``together``. With ``barrier`` each waits for the one before."""
+        """Begin a run over streams: one after the other, or ``together``. ``barrier``: each waits for the one
+        before."""
         if together and barrier:
             raise ValueError("streams that run together cannot wait for one another: give together or barrier")
         self._coming, self._together, self._barrier = iter(streams), together, barrier
@@ -165,12 +165,12 @@ class Controller:
             pass
 
     def share_out(self, copies: int, together: int) -> None:
-        """Before anything is pumped: number instances so that ``together`` of them in a row go to the same of so many
-        copies, the one with the fewest in flight."""
+        """Before anything is pumped: number instances so that ``together`` of them in a row go to the same one of
+        ``copies`` copies, the one with the fewest in flight."""
         self._numbers = Numbers([copies], together)
 
     def stop(self) -> None:
-        """Pump nothing more; what is in flight will still come back. May be called from anywhere, a loader included."""
+        """Stop pumping; instances in flight still complete. May be called from anywhere, also from a loader."""
         self.stopping = True
 
     def _stop_now(self) -> None:
@@ -184,7 +184,7 @@ class Controller:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is in flight or waits to be pumped."""
+        """Whether any instance is in flight or waits to be pumped."""
         return bool(self._in_flight or self._open or self.holding)
 
     @property
@@ -219,7 +219,7 @@ class Controller:
             instance = self._read(opened.source)
         except StopIteration:
             return
-        except WorkerDied:  # while the loader was at work
+        except WorkerDied:  # during the call of the loader
             raise
         except AmpnetError as error:
             raise DataError(f"{name}, instance {opened.pumped + 1}: {error}") from error
@@ -283,10 +283,10 @@ class Controller:
         for number, instance in batch.items():
             if not instance.fits(fields):
                 self._complain(opened, number, instance)
-        at = self.clock()  # whoever takes them may begin at once
+        at = self.clock()  # before staging: workers may begin at once
         staged = self._stage(batch, opened.stream)
         for (number, instance), workers in zip(batch.items(), staged or repeat(0), strict=False):
-            # In a wave, whoever has played an instance has reported its results before.
+            # In a wave, a worker reports the results of an instance before it reports it as played.
             due = 0 if staged and (train or self.collect is not None) else self._due(instance, train)
             self._in_flight[number] = _InFlight(opened, positions[number], instance.records, due, workers)
         if not staged:
@@ -330,7 +330,7 @@ class Controller:
             self._post(port, messages, left == 0)
 
     def _check_finite(self, opened: _Open, sent: Sequence[tuple[int, Messages]]) -> None:
-        """What is pumped message by message for training must be finite. (Waves look at it when they begin.)"""
+        """Raise `DataError` for a training payload that is not finite. (Waves check it when they begin.)"""
         names = list(self.inputs)
         for port, messages in sent:
             payload = messages.payload
@@ -344,7 +344,7 @@ class Controller:
                 owner = np.repeat(np.arange(len(messages)), messages.row_counts())[bad[:1]]
                 raise DataError(
                     f"stream '{opened.stream.name}': input '{names[port]}' has a payload that is not finite at "
-                    f"{messages.states.take(owner).describe()}: it would make weights that are none. Remedy: mend the "
+                    f"{messages.states.take(owner).describe()}: the update would make the weights NaN. Remedy: fix the "
                     f"data, or Loss(..., on_nan='skip')"
                 )
 
@@ -353,7 +353,7 @@ class Controller:
         self._announce(Pump(at, stream.name, stream.train, pumped, states, len(self._in_flight), bool(self._open)))
 
     def _due(self, instance: Instance, train: bool) -> int:
-        """How many answers (training) or results (inference) the instance waits for."""
+        """Returns the number of answers (training) or results (inference) that the instance waits for."""
         if train:
             return sum(len(f) for f in instance.feeds.values())
         if instance.results is not None:
@@ -361,31 +361,31 @@ class Controller:
         labels = sum(len(f) for name, f in instance.feeds.items() if name in self.label_inputs)
         if not labels:
             raise DataError(
-                "an inference instance has no label message, so nothing tells when it is done: pump a label for each "
+                "an inference instance has no label message, so its end is not known: pump a label for each "
                 "prediction wanted (its payload may be None), or give Instance(results=...)"
             )
         return labels
 
     def returned(self, port: int, messages: Messages) -> None:
-        """[2] Answers to pumped messages have come back."""
+        """[2] Called with answers to pumped messages."""
         if self._announce.wants(Return):
             self._announce(Return(self.clock(), port, messages.states))
         self._settle(messages.states.column("instance"))
 
     def played(self, instances: Column) -> None:
-        """A worker has played all of these instances that is for it to play."""
+        """Called when a worker has played its part of these instances."""
         done: dict[int, tuple[_Open, list[int]]] = {}
         for number in instances.tolist():
             waiting = self._in_flight.get(number)
             if waiting is None or not waiting.playing:
-                raise PairingError(f"instance {number} was played, but nobody had to play it any more")
+                raise PairingError(f"instance {number} was played, but no worker had to play it any more")
             waiting.playing -= 1
             if not waiting.playing and not waiting.due:
                 self._over(waiting, number, done)
         self._retire_all(done)
 
     def report(self, report: Report) -> None:
-        """A loss has judged messages. They may be of two streams (no barrier)."""
+        """Called with the report of a loss. Its messages may be of two streams (no barrier)."""
         if self.collect is not None:
             self._collect(self.collect, report)
             return
@@ -394,7 +394,7 @@ class Controller:
         found: Counter[int] = Counter()
         for place, number in enumerate(numbers):
             waiting = self._in_flight.get(number)
-            if waiting is None:  # in inference, it may have had all the results that were asked for
+            if waiting is None:  # in inference, it may have had all results already
                 continue
             if not report.train:
                 if found[number] == waiting.due:
@@ -413,7 +413,7 @@ class Controller:
                 self._settle(part.states.column("instance"))
 
     def _collect(self, collect: Callable[[Report, Ints], None], report: Report) -> None:
-        """A Result reports rows."""
+        """Pass the rows of a Result to the collector."""
         numbers = report.states.column("instance")
         found, inverse = np.unique(numbers, return_inverse=True)
         waiting = [self._in_flight[number] for number in found.tolist()]
@@ -423,12 +423,12 @@ class Controller:
 
     @staticmethod
     def _warn(opened: _Open, report: Report) -> None:
-        """Say once for a stream that a prediction is not finite. Its mean loss is that of the others."""
+        """Warn once per stream that a prediction is not finite; it is left out of the mean loss."""
         state = report.states.take(report.skipped[:1]).describe()
         warnings.warn(
             f"stream '{opened.stream.name}': the loss or prediction of '{report.node}' is not finite at {state}. Such "
             f"messages are counted in StreamStats.skipped and left out of the means. Usual causes: bad input, weights "
-            f"that were trained to no end",
+            f"that diverged in training",
             NotFiniteWarning,
             stacklevel=2,
         )
@@ -472,11 +472,11 @@ class Controller:
 
     def _close_drained(self) -> None:
         while (opened := next((o for o in self._draining if o.retired == o.pumped), None)) is not None:
-            self._draining.remove(opened)  # first: what hears of the end may stop the run, and come by here again
+            self._draining.remove(opened)  # first: a callback of the end may stop the run, and re-enter this method
             self._end(opened)
 
     def _end(self, opened: _Open) -> None:
-        """[3] Nothing of this stream is left."""
+        """[3] End a stream without remaining instances."""
         if opened.stream.train and opened.pumped:
             self._flush()
         elif opened.numbers:
@@ -487,7 +487,7 @@ class Controller:
             self._ended(opened)
 
     def release(self) -> None:
-        """Replicas are equal: the streams that ended have ended, and pumping goes on."""
+        """Resume pumping after replicas were synchronised, and end the streams that waited for it."""
         self.holding = False
         held, self._held = self._held, []
         for opened in held:
@@ -513,7 +513,7 @@ class Controller:
         self.on_end(stats)
 
     def progress(self) -> Progress | None:
-        """Where the stream pumped last has got to."""
+        """Returns the progress of the stream pumped last."""
         opened = self._last
         if opened is None:
             return None
@@ -528,7 +528,7 @@ class Controller:
         )
 
     def abandon(self) -> None:
-        """Forget all that is in flight, after an error."""
+        """Drop everything in flight, after an error."""
         self._numbers.clear()
         self._in_flight.clear()
         self._held, self.holding = [], False

@@ -273,7 +273,7 @@ def test_ctrl_c_reports_what_there_is(
     assert main(["babi15", "--limit", "4", "--quiet", "--json", str(file)]) == 130
     assert capsys.readouterr().out.startswith("interrupted after 1 epoch, ")
     found = json.loads(file.read_text())
-    assert (found["interrupted"], found["epochs"], found["value_epoch"]) == (True, 1, 1)
+    assert (found["state"], found["epochs"], found["value_epoch"]) == ("interrupted", 1, 1)
 
 
 def test_a_loss_that_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

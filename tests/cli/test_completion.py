@@ -25,6 +25,9 @@ from ampnet.experiments.described import DESCRIBED
         ("train mnist --optimizer ", ["adam", "sgd", "momentum", "adagrad"]),
         ("train mnist --optimizer ad", ["adam", "adagrad"]),
         ("train mnist --optimizer=ad", ["--optimizer=adam", "--optimizer=adagrad"]),
+        ("train mnist --optimizer = ad", ["adam", "adagrad"]),  # as bash takes the same line apart
+        ("train mnist --optimizer =", ["adam", "sgd", "momentum", "adagrad"]),
+        ("train mnist --optimizer = adam --wei", ["--weights", "--weight-decay"]),
         ("train mnist --epochs 3 --quiet --wei", ["--weights", "--weight-decay"]),
         ("train mnist --live --opt", ["--optimizer"]),
         ("train mnist --live 8000 --opt", ["--optimizer"]),

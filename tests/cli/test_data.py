@@ -103,7 +103,7 @@ def test_get_that_fails(root: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["data"], "ampnet data: what to do? 'ampnet data --help' lists what there is"),
+        (["data"], "ampnet data: no command given; 'ampnet data --help' lists them"),
         (["data", "get"], "ampnet data get: the following arguments are required: NAME"),
         (["data", "get", "mnits"], "ampnet data get: NAME: invalid choice: 'mnits'; did you mean 'mnist'?"),
         (["data", "check", "x", "y"], "ampnet data check: NAME: invalid choice: 'x'; there are: mnist, "),

@@ -234,6 +234,7 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path, capsys: pyte
         ("--frobnicate", "unknown option --frobnicate; 'ampnet train list-reduction --help' lists"),
         ("--json {tmp}/none/run.json", "--json: there is no folder"),
         ("--log {tmp}", "is a folder; give a file in it"),
+        ("--json /dev/null", "is no regular file; give another one"),  # root would have replaced it by a file
         ("--json {tmp}/run --log {tmp}/run", "--log: the same file as --json"),
         ("--log {tmp}/run --trace {tmp}/run", "--trace: the same file as --log"),
     ],

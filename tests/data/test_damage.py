@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampnet.data import load
+from ampnet.data import files, load
 from ampnet.data.catalog import entry_of
 from ampnet.data.check import check
 from ampnet.errors import DataError
@@ -229,3 +229,11 @@ def test_a_file_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("ampnet.data.files.open", refuse, raising=False)
     with pytest.raises(DataError, match="Permission denied.*qa15_basic-deduction_train"):
         load("babi15-en", root)
+
+
+@pytest.mark.parametrize(("name", "split"), [("mnist", IMAGES), ("qm9", "qm9_graphs.npz")])
+def test_a_file_that_unpacks_to_too_much(name: str, split: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kilobytes can unpack to more than fits into memory: once they were unpacked whole."""
+    monkeypatch.setattr(files, "LARGEST", 100)
+    with pytest.raises(DataError, match=f"{split}.*unpacks to more than 100 bytes"):
+        load(name, root)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import http.client
 import shutil
 import socket
+import ssl
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,3 +116,24 @@ def test_a_server_that_is_silent(target: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(downloading, "TIMEOUT", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(BadFile, match="fetched .*timed out"):
         download(f"http://127.0.0.1:{silent.getsockname()[1]}/file", target, GOOD, lambda *_: None)
+
+
+@pytest.mark.parametrize("error", [ssl.SSLEOFError("EOF occurred"), OSError(errno.ENETUNREACH, "unreachable")])
+def test_an_error_of_the_network_is_not_one_of_the_disk(
+    error: OSError, server: Server, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once "cannot write to FOLDER: EOF occurred" was said, and there was no second try."""
+    read, failed = http.client.HTTPResponse.read, list[int]()
+
+    def fails_once(answer: http.client.HTTPResponse, amount: int | None = None) -> bytes:
+        if target.exists() and not failed:
+            failed.append(1)
+            raise error
+        return read(answer, amount)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", fails_once)
+    with pytest.raises(BadFile, match=f"cannot be fetched .*{error.args[-1]}"):  # nothing had come before it
+        fetch(server, target)
+    assert failed
+    fetch(server, target)
+    assert target.read_bytes() == DATA

@@ -167,7 +167,7 @@ def test_replicas_have_a_table_and_a_chart_for_each_group() -> None:
     text = page(recorded(replicated(count=3)))
     tags(text)
     assert '<section id="replicas">' in text
-    assert "<h3>cell</h3><p>3 replicas, messages shared out by instance, weights averaged after so many updates" in text
+    assert "<h3>cell</h3><p>3 replicas, messages shared out by instance, weights averaged after a number" in text
     assert "4 synchronisations</p>" in text
     row = "<tr><td><b>cell#2</b></td><td>worker 1</td><td class=n>33.3 %</td><td class=n>12</td><td class=n>6</td>"
     assert row in text

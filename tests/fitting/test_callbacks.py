@@ -251,3 +251,38 @@ def test_an_iterator_is_used_up_after_one_epoch() -> None:
         assert fit(runtime, train=iter(TRAIN), epochs=1).epochs == 1
         with pytest.raises(DataError, match="train is an iterator, which is used up"):
             fit(runtime, train=iter(TRAIN), epochs=2)
+
+
+class StopsAtOnce(Callback):
+    """Wants no epoch."""
+
+    def on_begin(self, run: Run) -> None:
+        run.stop("there is a better model already")
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_a_stop_before_the_first_epoch(barrier: bool) -> None:
+    """Once a stop in ``on_begin`` was noted as the reason, and then all epochs were trained."""
+    with inline() as runtime:
+        before = [p.clone() for p in runtime.graph.module().parameters()]
+        result = fit(runtime, train=points(12), epochs=3, callbacks=[StopsAtOnce()], barrier=barrier)
+    assert (result.epochs, result.stopped) == (0, "there is a better model already")
+    assert all(map(torch.equal, before, runtime.graph.module().parameters()))
+
+
+class CannotClose(Callback):
+    """Its file is gone."""
+
+    def close(self) -> None:
+        raise OSError("stale file handle")
+
+
+def test_the_first_error_is_raised() -> None:
+    """Once the error of a callback that could not be closed hid the one that had ended the run."""
+
+    def broken(epoch: int) -> Iterator[Any]:
+        yield from points(4)
+        raise ValueError("bad record")
+
+    with inline() as runtime, pytest.raises(DataError, match="bad record"):
+        fit(runtime, train=broken, epochs=1, callbacks=[CannotClose()])

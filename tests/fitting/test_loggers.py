@@ -60,6 +60,20 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
     assert len(rows(path)) == 1
 
 
+def test_a_row_that_was_cut_short_is_dropped(tmp_path: Path) -> None:
+    """Once the first row of the run that went on was put after the half row that a killed process had left."""
+    path = tmp_path / "run.csv"
+    for append in (False, True):
+        with inline() as runtime:
+            fit(runtime, train=points(12), epochs=2, callbacks=[CSVLogger(path, append=append)])
+        if not append:
+            path.write_bytes(path.read_bytes()[:-9])
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "1", "2"]
+    assert all(None not in row and None not in row.values() for row in rows)
+
+
 class Writer:
     """Looks like torch's SummaryWriter."""
 

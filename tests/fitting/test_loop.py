@@ -294,3 +294,37 @@ def test_progress_is_passed_on() -> None:
     fit(eager(), train=data, valid=data, epochs=2, callbacks=[On(turn=heard.append)])
     assert {p.stream for p in heard} >= {"train 1", "train 2"}
     assert all(p.in_flight <= 4 for p in heard)
+
+
+# -- mistakes of the first hour
+
+
+def test_a_model_or_a_graph_is_no_runtime() -> None:
+    graph = build(hidden=4)
+    for given in (graph, graph.module()):
+        with pytest.raises(TypeError, match=r"fit takes a runtime, got a .*ampnet\.Inline\(ampnet\.compile"):
+            fit(given, train=[], epochs=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a runtime takes a graph, got a ModuleDict: ampnet.compile"):
+        Inline(graph.module())  # type: ignore[arg-type]
+
+
+def test_a_runtime_without_an_optimizer_is_refused() -> None:
+    """Once such a fit ran to its end, and no weight had changed."""
+    with Inline(build(hidden=4)) as runtime, pytest.raises(ValueError, match="no optimizer, so training would change"):
+        fit(runtime, train=[], epochs=1)
+
+
+def test_callbacks_are_a_list() -> None:
+    with pytest.raises(TypeError, match=r"callbacks=\[On\(\.\.\.\)\]"):
+        fit(Scripted({}, Clock()), train=[], epochs=1, callbacks=On())  # type: ignore[arg-type]
+
+
+def test_a_method_that_nobody_calls_is_refused() -> None:
+    with pytest.raises(TypeError, match="Theirs.on_train_epoch_end would never be called: did you mean 'on_train_end'"):
+        type("Theirs", (Callback,), {"on_train_epoch_end": lambda self: None})
+
+
+def test_a_result_is_shown_in_a_line() -> None:
+    shown = FitResult("accuracy", 0.97541, 7, 0.97, True, 8, 27.81, 25.0, 100.0, None, 0, (), "enough")
+    assert repr(shown) == "FitResult(accuracy 0.9754 in epoch 7 of 8, target 0.97 reached, 27.8 s, stopped: enough)"
+    assert repr(FitResult.empty("loss")) == "FitResult(loss nan in epoch 0 of 0, 0.0 s)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR,
 from ampnet import Callback, Inline, LearningRate, Processes, fit
 from ampnet.errors import CallbackError
 from ampnet.fitting import EpochRecord, Run
+from ampnet.runtime.host import Host
+from ampnet.runtime.protocol import Kind
 from ampnet.runtime.runtime import Runtime
+from ampnet.runtime.transport import Note
 from tests.fitting.models import graph, inline, points, policy
 
 TRAIN, VALID = points(16), points(6, seed=1)
@@ -144,3 +148,12 @@ def test_nodes_with_a_schedule_of_their_own_are_left_alone() -> None:
         assert runtime.learning_rates == pytest.approx({"first": 0.0005, "last": 0.0125})
     with Inline(graph(), update=scheduled) as runtime, pytest.raises(CallbackError, match="LearningRate.*no node"):
         fit(runtime, train=TRAIN, epochs=2, callbacks=[LearningRate(partial(ExponentialLR, gamma=0.1))])
+
+
+def test_a_worker_that_has_failed_hears_of_rates() -> None:
+    """They are for the next run as well. Once a rate that was set between the failure and the end of the run was lost,
+    and ``learning_rates`` said that it was in force."""
+    node = SimpleNamespace(name="first", updater=SimpleNamespace(learning_rate=0.1))
+    host: Any = SimpleNamespace(failed=True, player=SimpleNamespace(updates=SimpleNamespace(trains=[node])))
+    Host._hear(host, Note(Kind.RATES, {"rates": {"first": 0.02, "last": 0.3}}))
+    assert node.updater.learning_rate == 0.02

@@ -18,6 +18,7 @@ import torch
 from ampnet import AmpnetError, Instance, NodeError, Processes, Stream, Update, feed, replicate
 from ampnet.errors import DataError, WorkerDied
 from ampnet.placement import Trial
+from ampnet.runtime import children as graves
 from tests.replicas.small import chain, rows
 from tests.runtime.conftest import children
 from tests.runtime.test_failures import goes_on, line, points, two
@@ -44,6 +45,27 @@ def test_an_interrupt_while_the_first_instances_are_read(times: int) -> None:
             assert not children()
         goes_on(runtime)
         assert runtime.stats().engine == "waves"
+
+
+def test_an_interrupt_while_workers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, those that had been forked by then worked on for as long as this process lived, and nobody knew of them."""
+    before, fork = signal.signal(signal.SIGINT, signal.default_int_handler), graves.fork
+
+    def disturbed(work: Callable[[], None]) -> int:
+        pid = fork(work)
+        os.kill(os.getpid(), signal.SIGINT)
+        return pid
+
+    try:
+        with two(line()) as runtime:
+            monkeypatch.setattr(graves, "fork", disturbed)
+            with pytest.raises(KeyboardInterrupt):
+                runtime.train(points(3))
+            assert not children()
+            monkeypatch.setattr(graves, "fork", fork)
+            goes_on(runtime)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_bad_data_in_the_trial_of_the_placement() -> None:
@@ -97,7 +119,7 @@ def test_a_close_before_there_are_workers(where: str, monkeypatch: pytest.Monkey
 
     meant(monkeypatch, where, lambda: runtime.close())
     runtime = two(line(), affinity="auto")
-    with pytest.raises(AmpnetError, match="this runtime is over: it was closed"):
+    with pytest.raises(AmpnetError, match="this runtime has ended: it was closed"):
         runtime.train(closing())
     assert not children()
 
@@ -134,7 +156,7 @@ def test_a_close_in_a_run_ends_it(threaded: bool) -> None:
             runtime.close()
 
     runtime = two(line())
-    with pytest.raises(AmpnetError, match="this runtime is over: it was closed"):
+    with pytest.raises(AmpnetError, match="this runtime has ended: it was closed"):
         runtime.run([Stream(endless())], on_turn=turned, turn_seconds=0.0)
     assert not children()
     runtime.close()

@@ -288,7 +288,7 @@ def test_a_worker_killed_between_runs_and_whoever_asks_then() -> None:
             runtime.held()
         assert not children()
         assert runtime.held() == {}
-        with pytest.raises(AmpnetError, match="this runtime is over: worker 'worker0' was killed"):
+        with pytest.raises(AmpnetError, match="this runtime has ended: worker 'worker0' was killed"):
             runtime.train(points(1))
 
 

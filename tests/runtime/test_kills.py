@@ -207,7 +207,7 @@ def one(seed: int, patch: pytest.MonkeyPatch) -> str:
             assert death.worker == f"worker{victim}"
             assert "SIGKILL" in str(death)
             assert all(bool(p.isfinite().all()) for p in of.now().values())
-            with pytest.raises(AmpnetError, match="this runtime is over: worker"):
+            with pytest.raises(AmpnetError, match="this runtime has ended: worker"):
                 runtime.train(of.instances)
             return "died"
         if how == "close":

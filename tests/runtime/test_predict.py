@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ampnet import AmpnetError, Inline, Model, NodeError, Processes, Replicate, Seq, Update, WorkerDied, compile
 from ampnet.lang import Compiled, fold, loss
+from ampnet.runtime.host import Host
 from ampnet.runtime.runtime import Runtime
 from ampnet.testing.predicted import assert_same, eager
 
@@ -138,6 +139,61 @@ def test_not_within_a_run(kind: str) -> None:
         assert len(runtime.predict([data[0][0]])) == 1
 
 
+@workers
+@pytest.mark.parametrize("kind", ["inline", "parted", "averaged"])
+def test_no_run_within_a_prediction(kind: str) -> None:
+    """Once it was not refused: on workers the two took one another's answers, and a KeyError of the controller came of
+    it."""
+    data = samples(12)
+    with RUNTIMES[kind]() as runtime:
+
+        def trains() -> Iterator[Seq]:
+            for i, (tokens, _) in enumerate(data):
+                if i == 7:
+                    runtime.train(runtime.graph.read(data))
+                yield tokens
+
+        with pytest.raises(AmpnetError, match="run was called within a run"):
+            runtime.predict(trains())
+        assert not runtime.held()
+        assert len(runtime.predict([tokens for tokens, _ in data])) == 12
+        assert runtime.train(runtime.graph.read(data)).instances == 12
+
+
+@workers
+def test_a_prediction_after_an_error_waits_for_workers_that_are_behind() -> None:
+    """Once a worker that had not heard yet that a run was abandoned went on with its updates, while others predicted:
+    some results were those of the old weights, others of the new ones."""
+    data = samples(24)
+
+    def falls_behind(host: Host) -> None:
+        abandon, busy = host._abandon, torch.rand(300, 300)
+
+        def late(era: int) -> None:
+            for _ in range(200):
+                busy.copy_(torch.tanh(busy @ busy))
+            weight.data.add_(1)
+            abandon(era)
+
+        if host.number == 1:
+            host._abandon = late  # type: ignore[method-assign]
+
+    def fails() -> Iterator[Any]:
+        yield from data[:12]
+        raise ValueError("no more")
+
+    runtime = RUNTIMES["averaged"]()
+    with runtime:
+        assert isinstance(runtime, Processes)
+        weight = runtime.graph.model.out.weight  # type: ignore[attr-defined]
+        runtime.on_worker = falls_behind
+        with pytest.raises(AmpnetError, match="no more"):
+            runtime.train(fails())
+        found = runtime.predict([tokens for tokens, _ in data])
+        for place, (sample, got) in enumerate(zip(data, found, strict=True)):
+            assert_same(got, eager(runtime.graph.model, sample), f"sample {place}")  # type: ignore[attr-defined]
+
+
 def test_no_data_is_no_result() -> None:
     with Inline(made()) as runtime:
         assert runtime.predict([]) == []
@@ -160,7 +216,7 @@ def test_a_worker_that_dies_is_named() -> None:
 
         with pytest.raises(WorkerDied, match="worker1"):
             runtime.predict(kills())
-        with pytest.raises(AmpnetError, match="this runtime is over"):
+        with pytest.raises(AmpnetError, match="this runtime has ended"):
             runtime.predict(data)
 
 

@@ -208,7 +208,7 @@ def test_a_killed_worker_is_a_named_error(number: int) -> None:
         with pytest.raises(WorkerDied, match=f"worker{number}.*SIGKILL"):
             for _ in range(1000):
                 runtime.train(pairs(1, 2, 3))
-        with pytest.raises(AmpnetError, match="this runtime is over"):
+        with pytest.raises(AmpnetError, match="this runtime has ended"):
             runtime.train(pairs(1))
 
 
@@ -299,7 +299,7 @@ def test_closing_twice_and_running_after_it() -> None:
     runtime.train(instances)
     runtime.close()
     runtime.close()
-    with pytest.raises(AmpnetError, match="over"):
+    with pytest.raises(AmpnetError, match="has ended"):
         runtime.train(instances)
 
 

@@ -2,13 +2,13 @@
 ``ampnet explain``, ``ampnet profile``, ``ampnet bench``, ``ampnet gantt``, ``ampnet report``, ``ampnet data``,
 ``ampnet completion``.
 
-The parsers are made without torch, NumPy, matplotlib and rich: what a command needs is imported when it runs.
+The parsers are built without torch, NumPy, matplotlib and rich: a command imports what it needs when it runs.
 
 Exit codes:
 
     0     done (and the target reached, if one was given)
-    1     an error of the run, or a promise that was broken; one message on stderr, a traceback only with --debug
-    2     the command line was wrong; nothing has been started
+    1     an error of the run, or a broken promise; one message on stderr, a traceback only with --debug
+    2     the command line is wrong; nothing was started
     3     trained to the end, but the target was not reached
     130   interrupted by Ctrl-C
 """
@@ -59,7 +59,7 @@ COMMANDS = (
 
 
 def make_parser() -> Parser:
-    """The parser of all commands. Each command puts its function into ``run`` and itself into ``parser``."""
+    """Returns the parser of all commands. Each command sets ``run`` to its function and ``parser`` to its parser."""
     parser = Parser(
         prog="ampnet",
         description="Train neural networks whose computation depends on the input: sequences, trees, graphs.",
@@ -77,7 +77,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code. ``--help`` and ``--version`` leave by `SystemExit`, as is usual."""
+    """Run a command; returns the exit code. ``--help`` and ``--version`` raise `SystemExit`, as usual."""
     parser = make_parser()
     debug = False
     try:
@@ -86,14 +86,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if extra:
             chosen.unknown(extra)
         if "run" not in args:
-            chosen.error(f"what to do? '{chosen.prog} --help' lists what there is")
+            chosen.error(f"no command given; '{chosen.prog} --help' lists them")
         debug = args.debug
         with _warned_in_one_line():
             return int(args.run(args))
     except UsageError as error:
         return _fail(str(error), WRONG_USE)
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`). Python would complain once more when it flushes at exit.
+        # The reader of the output is gone (`| head`). Python would raise again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (AmpnetError, OSError) as error:
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _warned_in_one_line() -> Iterator[None]:
-    """Show warnings about a run as one line on stderr, without a place in the source."""
+    """Show warnings about a run as one line on stderr, without a source location."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 

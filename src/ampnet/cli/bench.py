@@ -1,7 +1,7 @@
-"""``ampnet bench WORKLOAD``: ours and the peers of a workload, alternating in one run; a table, a file and a picture.
+"""``ampnet bench WORKLOAD``: AMPNet and other implementations of a workload, in turns; a table, a file and a picture.
 
-What is measured and how is in the folder ``bench`` of the repository, which is not part of the installed package. This
-file has the options, and finds the folder: in the checkout that the package runs from, or where one stands.
+The benchmarks are in the folder ``bench`` of the repository, which is not part of the installed package. This file has
+the options, and finds the folder: in the checkout that the package runs from, or in the current folder.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def _folder(text: str) -> Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find the benchmarks, and let them run."""
+    """Find the benchmarks, and run them."""
     return int(find().run(args))
 
 
 def find() -> ModuleType:
-    """The module that does the work."""
+    """Returns the module of the benchmarks."""
     from ampnet.data.places import CHECKOUT
 
     for root in (CHECKOUT, Path.cwd()):

@@ -1,6 +1,6 @@
-"""``ampnet check LOG``: were the promises kept? Reads a log that ``ampnet train --log`` wrote and checks it afterwards.
+"""``ampnet check LOG``: checks a log that ``ampnet train --log`` wrote for broken promises.
 
-The checker sees only the log, so a run on any machine can be checked on any other.
+The checker needs only the log, so a run on any machine can be checked on any other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ampnet.events.log import Event
 
 CHECKED = ("P1", "P5", "P6", "P7", "P8", "P9", "P10")
-"""The promises that a log can show to be kept or broken."""
+"""The promises that can be checked from a log."""
 
 
 def add_parser(commands: Any, common: Parser) -> None:
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         violations = check(log)
     except StateError as error:
-        # Well-formed, but about states that no message can have.
+        # Well-formed, but with states that no message can have.
         raise log.fault(log.events, error) from error
     if not log.events:
         raise DataError(f"{args.log}, line 1: no event in it; was it written by 'ampnet train ... --log'?")
@@ -73,11 +73,13 @@ class _Log:
             raise self.fault(self.events + 1, error) from error
 
     def fault(self, line: int, error: Exception) -> DataError:
-        return DataError(f"{self.path}, line {line}: not an event of a run ({error})")
+        from ampnet.events.log import not_an_event
+
+        return not_an_event(self.path, line, error)
 
 
 def _first_not_text(path: Path) -> int:
-    """The line that cannot be decoded. A text file is decoded in blocks, so its reader cannot tell."""
+    """Returns the line that cannot be decoded. A text file is decoded in blocks, so the error does not name it."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:

@@ -1,13 +1,13 @@
-"""Choosing: how many workers, replicas and tiles to train with, from a trial before the training.
+"""Choosing: chooses the numbers of workers, replicas and tiles by a trial before the training.
 
-    settings ──> trial on the plain model ──> ways (`ampnet.placement.ways`) ──> the one that is asked for, or the best
+    settings ──> trial on the plain model ──> ways (`ampnet.placement.ways`) ──> the requested one, or the best
 
-        --workers 2                      a plain cut; what else would be faster is said with it
-        --workers auto                   the best cut, with copies and tiles of single nodes where they pay
+        --workers 2                      a plain cut; faster alternatives are printed
+        --workers auto                   the best cut, with copies and tiles of single nodes if they are faster
         --replicas auto                  the best number of copies of the whole model
         --workers auto --replicas auto   the best of all
 
-What was chosen, what it is expected to give, and what would have been the alternative is one line:
+The choice, its expected speed, and the alternatives are printed in one line:
 
     placement: 2 workers, 1.5 x one core expected, bounded by worker 1: node 'gru' has 82 % of its time; \
     --workers 2 --replicate gru=2: 1.6 x; --replicas 2: 1.9 x
@@ -41,21 +41,21 @@ from ampnet.placement.units import around
 from ampnet.placement.ways import PAYS, Way, Ways, best, numbers
 
 _TRIED = 256
-"""Instances of a trial at most."""
+"""The maximal number of instances in a trial."""
 _BUSY = 0.75
-"""Share of its time from which on a process is what a run waits for."""
+"""The busy share from which a process counts as the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, and what else there was."""
+    """The chosen way, and its alternatives."""
 
     way: Way
     others: tuple[Way, ...]
-    """Ways of another kind that are worth a word."""
+    """Alternatives of another kind that are printed."""
 
     def line(self) -> str:
-        """For people."""
+        """Returns the choice as one line of text."""
         way, reason = self.way, self.way.costs.reason
         found = f"placement: {_words(way)}"
         if way.workers > 1:
@@ -64,7 +64,7 @@ class Choice:
         return found if reason is None else f"{found}; guessed from parameters, {reason}"
 
     def plain(self) -> dict[str, Any]:
-        """For programs."""
+        """Returns the choice as plain data."""
         others = [{"options": other.options(), "speedup": other.speedup} for other in self.others]
         costs = self.way.costs
         return {
@@ -77,8 +77,8 @@ class Choice:
 
 
 def choose(workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts) -> Choice | None:
-    """What to train with. None where that is settled, and nothing is expected of it: one process, or a worker for each
-    replica of the whole model. Raises `GraphError` where nodes do not fit into the memory of workers."""
+    """Returns what to train with; None if there is nothing to choose and no speed to predict: one process, or a worker
+    for each replica of the whole model. Raises `GraphError` if nodes do not fit into the memory of workers."""
     if not _is_open(settings):
         return None
     graph, cores = workload.build(settings, facts), len(os.sched_getaffinity(0))
@@ -95,8 +95,8 @@ def choose(workload: Workload[Any], settings: Training, data: Dataset[Any], fact
 
 
 def chosen(settings: Training, way: Way) -> Training:
-    """The settings with what was chosen."""
-    mine = settings.replicate is not None or bool(settings.tile)  # asked for by hand
+    """Returns the settings with the choice applied."""
+    mine = settings.replicate is not None or bool(settings.tile)  # set explicitly
     replicas = max(way.copies.values(), default=1) if isinstance(settings.replicate, tuple) else way.replicas
     return replace(
         settings,
@@ -108,7 +108,7 @@ def chosen(settings: Training, way: Way) -> Training:
 
 
 def bounded(busy: Sequence[float], controller: float, choice: Choice | None, hosts: Mapping[str, int]) -> str:
-    """What a run has waited for, from the share of time in which each worker, and the controller, worked."""
+    """Returns the bottleneck of a run, from the busy shares of each worker and of the controller."""
     worker = max(range(len(busy)), key=lambda i: busy[i])
     if controller > max(_BUSY, busy[worker]):
         return "bounded by the controller"
@@ -124,7 +124,7 @@ def bounded(busy: Sequence[float], controller: float, choice: Choice | None, hos
 
 
 def _is_open(settings: Training) -> bool:
-    """Whether something is to be chosen, or nodes to be placed by what they cost."""
+    """Whether a number is to be chosen, or nodes are to be placed by their costs."""
     if settings.device != "cpu" or settings.workers == 1:
         return False
     if settings.workers == "auto" or settings.replicas == "auto":
@@ -139,8 +139,8 @@ def _is_open(settings: Training) -> bool:
 def _measured(
     workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, graph: Compiled, cores: int
 ) -> tuple[Costs, float, int | None]:
-    """The costs of a wave of the plain model; seconds to make an instance, if each is made when it is pumped; and the
-    waves in flight, if their number is limited."""
+    """Returns the costs of a wave of the plain model; the seconds to build an instance, if it is built when pumped; and
+    the number of waves in flight, if it is limited."""
     alone = replace(settings, workers=1, replicas=1, replicate=None).complete()
     assert isinstance(alone.max_active_keys, int)
     for node in graph.nodes.values():
@@ -162,7 +162,7 @@ def _measured(
 
 
 def _wave(settings: Training, alone: Training, cores: int) -> tuple[int, int | None]:
-    """Instances of a wave on workers, and waves in flight where their number is limited."""
+    """Returns the wave size on workers, and the number of waves in flight if it is limited."""
     assert isinstance(alone.max_active_keys, int)
     size = settings.wave_size or alone.max_active_keys
     if not settings.max_active_keys or settings.max_active_keys == "auto":
@@ -173,12 +173,12 @@ def _wave(settings: Training, alone: Training, cores: int) -> tuple[int, int | N
 
 
 def _asked(ways: Ways, settings: Training, graph: Graph) -> Iterator[Way]:
-    """The ways among which the settings leave a choice; where they leave none, the one."""
+    """Yields the ways that the settings allow."""
     workers, replicas, cores = settings.workers, settings.replicas, ways.cores
     auto = workers == "auto" or replicas == "auto"
     if auto and replicas in (1, "auto") and _fits(ways):
         yield ways.one()
-    if settings.replicate is not None or settings.tile:  # by hand
+    if settings.replicate is not None or settings.tile:  # set explicitly
         if not auto:
             count = settings.complete().workers
             assert isinstance(count, int)
@@ -212,7 +212,7 @@ def _fits(ways: Ways) -> bool:
 
 
 def _parts(graph: Graph, settings: Training, workers: int) -> dict[tuple[str, ...], int]:
-    """Sets of nodes that are copied together, and how many copies there are."""
+    """Returns the sets of nodes that are copied together, and their numbers of copies."""
     given = settings.replicate
     if isinstance(given, Mapping):
         return {tuple(around(graph, name)): count for name, count in given.items()}
@@ -221,7 +221,7 @@ def _parts(graph: Graph, settings: Training, workers: int) -> dict[tuple[str, ..
 
 
 def _others(ways: Ways, settings: Training, way: Way) -> Iterator[Way]:
-    """What would be faster at the same number of workers, or what the other kind of parallelism would give."""
+    """Yields ways that are faster with the same number of workers, and the other kind of parallelism."""
     workers = way.workers if way.workers > 1 else ways.cores
     if workers < 2 or ways.costs.reason is not None:
         return
@@ -237,7 +237,7 @@ def _others(ways: Ways, settings: Training, way: Way) -> Iterator[Way]:
 
 
 def _quietly(*make: Callable[[], Way | Iterable[Way]]) -> Iterator[Way]:
-    """Those that fit into memory."""
+    """Yields the ways that fit into memory."""
     for one in make:
         with suppress(GraphError):
             found = one()
@@ -245,7 +245,7 @@ def _quietly(*make: Callable[[], Way | Iterable[Way]]) -> Iterator[Way]:
 
 
 def _words(way: Way) -> str:
-    """What it is, in words."""
+    """Describes a way as text."""
     if way.workers == 1:
         return "one process"
     parts = way.workers // way.replicas

@@ -3,8 +3,8 @@
     bash   TAB ──> _ampnet ──> ampnet completion bash -- train sent ──> sentiment
                                                                          (nothing: bash completes names of files)
 
-The script asks the program itself, so it is right for every version that is installed later, and for whatever a
-workload has; a call takes a tenth of a second, because the parsers are made without torch.
+The script calls the program itself, so it fits every version that is installed later, and all options of a workload; a
+call takes a tenth of a second, because the parsers are built without torch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def add_parser(commands: Any, common: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script; or, called by a script with words, what the last of them may become."""
+    """Print the script; or, if a script calls it with words, the completions of the last word."""
     if not args.words:
         print(SCRIPTS[args.shell])
         return 0
@@ -60,11 +60,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """What the last word may become, after the words before it. Empty where a file, a number or free text is due."""
+    """Returns the completions of the last word, after the words before it. Empty for a file, a number or free text."""
     *before, last = words or [""]
-    waiting: argparse.Action | None = None  # an option that takes a value, which comes next
+    waiting: argparse.Action | None = None  # an option whose value comes next
     positionals = _positionals(parser)
     for word in before:
+        if waiting is not None and word == "=":  # bash splits "--sync=gr" into three words
+            continue
         if waiting is not None and not _is_left_out(waiting, word):
             waiting = None
         elif word.startswith("-"):
@@ -77,6 +79,8 @@ def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[s
             positionals = _positionals(parser)
         elif positionals and positionals[0].nargs not in ("*", "+"):
             positionals = positionals[1:]
+    if waiting is not None and last == "=":
+        last = ""
     option, sign, value = last.partition("=")
     if waiting is not None and not _is_left_out(waiting, last):
         return _starting(last, waiting.choices or ())
@@ -89,7 +93,7 @@ def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[s
 
 
 def _is_left_out(option: argparse.Action, word: str) -> bool:
-    """Whether an option that may have a value has none, for the next word is an option."""
+    """Whether an option with an optional value has none, because the next word is an option."""
     return option.nargs == "?" and word.startswith("-")
 
 

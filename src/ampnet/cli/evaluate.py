@@ -1,7 +1,6 @@
-"""``ampnet evaluate FILE``: loss and metrics of a saved model, on the data that it was made for.
+"""``ampnet evaluate FILE``: loss and metrics of a saved model, on the data of its workload.
 
-Where data are generated, they are those of the training's own seed, so that the figures of its validation come out
-again.
+Generated data use the seed of the training, so that the results of its validation are reproduced.
 """
 
 from __future__ import annotations

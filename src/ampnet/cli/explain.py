@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _width(given: int | None) -> int | None:
-    """None: as wide as it gets."""
+    """Returns the width of the table; None: unlimited."""
     if given is None:
         return max(shutil.get_terminal_size().columns, 120) if sys.stdout.isatty() else 160
     return given or None

@@ -1,4 +1,4 @@
-"""``ampnet gantt RUN -o FILE``: who worked when, and for which instance, drawn from a trace or a log."""
+"""``ampnet gantt RUN -o FILE``: draws the timeline of a run from a trace or a log."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _instances(text: str) -> tuple[int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw the picture, and say what is on it."""
+    """Draw the picture, and print its title."""
     if args.instances is not None and (args.start is not None or args.stop is not None):
         args.parser.error("--instances: give either instances or seconds (--from, --to)")
     if args.output.resolve() == args.run_file.resolve():

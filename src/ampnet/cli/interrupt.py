@@ -1,4 +1,4 @@
-"""Ctrl-C as a request: the first is noted, the second interrupts as usual."""
+"""Ctrl-C as a request to stop: the first sets a flag, the second interrupts as usual."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class CtrlC:
-    """While it is entered, the first Ctrl-C sets ``asked``; the second interrupts as usual.
+    """A context in which the first Ctrl-C sets ``asked``, and the second interrupts as usual.
 
-    A process told to ignore Ctrl-C (a background job of a script) goes on ignoring it.
+    A process that ignores Ctrl-C (a background job of a script) continues to ignore it.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class CtrlC:
         self._before: Any = None
 
     def __enter__(self) -> CtrlC:
-        # Only the main thread may set handlers; elsewhere Ctrl-C belongs to whoever started the thread.
+        # Only the main thread may set handlers; in other threads Ctrl-C is left to the caller.
         if threading.current_thread() is threading.main_thread():
             self._before = signal.getsignal(signal.SIGINT)
             if self._before is not signal.SIG_IGN:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ampnet.graph import Graph
 
 BY_HAND = "by-hand"
-"""The RNN of list-reduction once more, wired node by node."""
+"""The RNN of list-reduction, wired node by node."""
 MODELS = (*DESCRIBED, BY_HAND)
 CELLS = ("relu", "gru", "lstm")
 
@@ -26,7 +26,7 @@ def add_model(parser: Parser) -> None:
 
 
 def built(args: argparse.Namespace) -> Graph:
-    """The graph of the model that was asked for."""
+    """Returns the graph of the given model."""
     if args.cell is not None and args.model != "list-reduction":
         args.parser.error(f"--cell: only list-reduction has cells to choose from, not {args.model}")
     from ampnet.models import registry

@@ -1,4 +1,4 @@
-"""Options of the command line: what a value must be, said in one line before any work starts.
+"""Options of the command line: types that validate values before any work starts.
 
 A bad value ends the command with exit code 2 and one line that names the option and the remedy:
 
@@ -22,12 +22,12 @@ V = TypeVar("V")
 
 
 class UsageError(Exception):
-    """The command line is wrong. The message is the one line to print."""
+    """The command line is wrong. The message is printed as one line."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises `UsageError`, with the nearest name that is known. It takes no abbreviations: they
-    would break as options are added."""
+    """An argument parser that raises `UsageError`, with the nearest known name. It accepts no abbreviations: they would
+    break when options are added."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
@@ -36,12 +36,12 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message.removeprefix('argument ')}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is none of the choices, and name the nearest choice."""
+        """Raise an error for a value that is not among the choices, with the nearest choice."""
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"invalid choice: '{value}'; {nearest(str(value), action.choices)}")
 
     def unknown(self, extra: Sequence[str]) -> NoReturn:
-        """Complain of arguments that nothing has taken."""
+        """Raise `UsageError` for unknown arguments."""
         given = extra[0].partition("=")[0]
         kind = "option" if given.startswith("-") else "argument"
         near = get_close_matches(given, self._option_string_actions, n=1, cutoff=0.7)
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def later(module: str) -> Callable[[argparse.Namespace], int]:
-    """The function ``run`` of a module, imported when it is called: help and completion do not wait for torch."""
+    """Returns the function ``run`` of a module, imported when called: help and completion do not wait for torch."""
     return lambda args: int(importlib.import_module(module).run(args))
 
 
@@ -60,7 +60,7 @@ def add_debug(parser: Any) -> None:
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """A whole number that is not below ``least``."""
+    """Returns a parser of integers that are at least ``least``."""
 
     def read(text: str) -> int:
         try:
@@ -75,7 +75,7 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def processes(text: str) -> int:
-    """A number of processes, or of threads, that a machine may have."""
+    """Parses a number of processes or threads within the machine's limit."""
     from ampnet.runtime.crew import most
 
     value = whole(1)(text)
@@ -95,7 +95,7 @@ def _number(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """A finite number above zero."""
+    """Parses a finite number above zero."""
     value = _number(text)
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{text} is too small; give a number above 0")
@@ -103,7 +103,7 @@ def positive(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """A number above 0 and at most 1. Whoever gives a percentage is told how to write it."""
+    """Parses a number above 0 and at most 1. The error for a percentage shows the fraction."""
     value = _number(text)
     if 1 < value <= 100:
         raise argparse.ArgumentTypeError(f"{text} is not a fraction; for {value:g} % give {value / 100:g}")
@@ -113,7 +113,7 @@ def fraction(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """A number from 0 up, below 1."""
+    """Parses a number from 0 to below 1."""
     value = _number(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is no share; give a number from 0 up, below 1, like 0.5")
@@ -121,7 +121,7 @@ def share(text: str) -> float:
 
 
 def pairs(value: Callable[[str], V]) -> Callable[[str], dict[str, V]]:
-    """Names with a value each: ``embedding=1000,cell*=50``."""
+    """Returns a parser of names with values: ``embedding=1000,cell*=50``."""
 
     def read(text: str) -> dict[str, V]:
         found: dict[str, V] = {}
@@ -138,20 +138,22 @@ def pairs(value: Callable[[str], V]) -> Callable[[str], dict[str, V]]:
 
 
 def file_to_write(text: str) -> Path:
-    """A file that can be written: hours of training must not end in a path that was wrong from the start."""
+    """Parses the path of a file that can be written, checked before the training starts."""
     path = Path(text)
     folder = path.parent
     if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {folder}; make it first, or give another file")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a folder; give a file in it")
+    if path.exists() and not path.is_file():  # it would be replaced by a rename: also /dev/null
+        raise argparse.ArgumentTypeError(f"{path} is no regular file; give another one")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
         raise argparse.ArgumentTypeError(f"{path} cannot be written; give a file in a folder of yours")
     return path
 
 
 def file_to_read(text: str) -> Path:
-    """A file that is there."""
+    """Parses the path of an existing file."""
     path = Path(text)
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"there is no file {path}")

@@ -1,9 +1,9 @@
-"""Options of the command line that say where nodes run, how much memory a worker may take, and which are replicated.
+"""Options of the command line for the placement of nodes, the memory of workers, and replicas.
 
     --workers N|auto  --affinity FILE|auto  --memory-per-worker 1.5GB  --replicate NAMES|NODE=N,...  --tile NODE=N,...
 
-The file is a JSON object, nodes by name or pattern and the number of their worker. What is wrong with it is said before
-any work starts, with the file and the entry:
+The file is a JSON object that maps nodes, by name or pattern, to worker numbers. Errors in it are reported before any
+work starts, with the file and the entry:
 
     ampnet train list-reduction: --affinity: where.json, entry "cell*": 2 is no worker; there are 2, numbered from 0
 """
@@ -29,17 +29,17 @@ Affinity = Mapping[str, int] | Literal["auto"]
 
 
 def number(text: str) -> int | Literal["auto"]:
-    """How many of something, or auto."""
+    """Parses a positive number, or auto."""
     return "auto" if text == "auto" else whole(1)(text)
 
 
 def workers(text: str) -> int | Literal["auto"]:
-    """How many workers or replicas."""
+    """Parses a number of workers or replicas, or auto."""
     return "auto" if text == "auto" else processes(text)
 
 
 def crowded(workers: int | Literal["auto"] | None) -> str | None:
-    """What more workers than cores mean, in one line; None where there are not more."""
+    """Returns a warning if there are more workers than cores, else None."""
     cores = len(os.sched_getaffinity(0))
     if not isinstance(workers, int) or workers <= cores:
         return None
@@ -50,7 +50,7 @@ def crowded(workers: int | Literal["auto"] | None) -> str | None:
 
 
 def copies(text: str) -> tuple[str, ...] | dict[str, int]:
-    """Names of nodes, parted by commas; or nodes with a number of copies each."""
+    """Parses names of nodes, separated by commas; or nodes with a number of copies each."""
     if "=" in text:
         return pairs(whole(2))(text)
     found = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -60,7 +60,7 @@ def copies(text: str) -> tuple[str, ...] | dict[str, int]:
 
 
 def size(text: str) -> int:
-    """A number of bytes: ``1500000000``, ``800M``, ``1.5GB``."""
+    """Parses a number of bytes: ``1500000000``, ``800M``, ``1.5GB``."""
     found = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)i?[bB]?\s*", text)
     try:
         count = float(found[1]) * _UNITS[found[2]] if found else 0.0
@@ -75,12 +75,12 @@ _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def file(text: str) -> Path | Literal["auto"]:
-    """Where it is written which node goes where."""
+    """Parses the path of an affinity file, or auto."""
     return "auto" if text == "auto" else file_to_read(text)
 
 
 def affinity_of(parser: Parser, graph: Graph, workers: int, where: Path | Literal["auto"]) -> Affinity:
-    """What the file says, checked against the graph."""
+    """Returns the affinity of the file, checked against the graph."""
     if where == "auto":
         return "auto"
     try:

@@ -4,9 +4,9 @@
     ampnet predict lists.pt range 3 7 1                          list-reduction: an operation and digits
     ampnet predict trees.pt '(It (is great))'                    sentiment: a sentence with its tree
     ampnet predict facts.pt < story.txt                          babi15: facts and questions in English
-    ampnet predict dipoles.pt water.mol CCO                      qm9: mol files; SMILES where RDKit is installed
+    ampnet predict dipoles.pt water.mol CCO                      qm9: mol files; SMILES if RDKit is installed
 
-Without an input, it is read from stdin. What cannot be read is said with its place, and nothing is asked.
+Without an input, it is read from stdin. If an input cannot be read, the error names it and nothing is predicted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def add_parser(commands: Any, common: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the answers, in the order of the questions."""
+    """Print the predictions, in the order of the inputs."""
     import torch
 
     from ampnet.cli.report import write_json

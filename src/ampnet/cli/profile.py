@@ -11,7 +11,7 @@ from ampnet.cli.models import add_model
 from ampnet.cli.options import Parser, file_to_write, later, positive, processes, whole
 
 BUCKETS = ("mnist", "list-reduction", "by-hand")
-"""Models whose instances are of many examples."""
+"""Models whose instances may hold many examples."""
 SCHEDULES = ("backward-first", "fifo", "sweep", "random")
 OPTIMIZERS = ("adam", "sgd", "none")
 SORTS = ("time", "bookkeeping", "kernels", "merging", "waiting", "copied", "calls", "graph")

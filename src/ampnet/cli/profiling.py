@@ -1,7 +1,7 @@
 """Profiling a model that ships with the package, on generated data: the work of ``ampnet profile``.
 
-Defaults are those under which the runtime is at its best on the model: large instances where rows of many can be put
-into one (buckets), else many instances in flight; in waves, or by messages with nodes that take all that waits.
+The defaults are the fastest known for the model: large instances if many examples can be combined (buckets), otherwise
+many instances in flight; in waves, or by messages with nodes that take all waiting messages.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ OPTIMIZERS: dict[str, MakeOptimizer | None] = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),
     "none": None,
 }
-"""By name; None: frozen."""
+"""Optimizers by name; None: frozen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Instances of a model, and what suits them."""
+    """The instances of a model, and their default settings."""
 
     instances: Callable[[Graph, int], Iterator[Instance]]
-    """Given the graph and the number of examples in an instance."""
+    """Yields instances for a graph and a number of examples per instance."""
     frequency: int
     """Instances in an update."""
     alone: int
     """Instances in flight, inline."""
     each: int
-    """Instances in flight for each worker, where there are several."""
+    """Instances in flight for each of several workers."""
     enough_rows: int | None = None
-    """Rows beyond which a larger batch is not waited for; None: any number."""
+    """The number of rows from which a node does not wait for a larger batch; None: no limit."""
 
 
 def _single(data: Callable[[], Iterator[tuple[Any, ...]]]) -> Callable[[Graph, int], Iterator[Instance]]:
@@ -92,7 +92,7 @@ WORKLOADS: dict[str, Workload] = {
     "adaptive-depth": Workload(_single(partial(generated.rotations, 2000, 0)), 20, 400, 400),
     "by-hand": Workload(_sequences, 1, 4, 4, ENOUGH_ROWS),
 }
-"""By the name of the model."""
+"""Workloads by model name."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make_runtime(args: argparse.Namespace, bucket: int) -> Runtime:
-    """The runtime that the command line asks for."""
+    """Returns the runtime for the command line's settings."""
     workload, graph = WORKLOADS[args.model], built(args)
     if args.replicas > 1:
         replicate(graph, None, args.replicas, route="shortest", sync="shared")
@@ -136,7 +136,7 @@ def make_runtime(args: argparse.Namespace, bucket: int) -> Runtime:
 
 
 def _title(told: dict[str, Any], waves: bool) -> str:
-    """What was run."""
+    """Returns a title with the settings of the run."""
     where = "inline" if told["runtime"] == "inline" else f"{told['workers']} workers"
     rows = "all that waits" if told["enough_rows"] is None else f"{told['enough_rows']} rows"
     copies = {len(group["members"]) for group in told.get("replicas", [])}

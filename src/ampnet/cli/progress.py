@@ -1,4 +1,4 @@
-r"""What is seen of a run while it goes on: a live view on a terminal, else one plain line per epoch.
+r"""The display of a run in progress: a live view on a terminal, otherwise one plain line per epoch.
 
     terminal      epoch 3/12 train ━━━━━━━━━━━━━╸━━━━━━ 67,300/100,000  31,120/s
                   loss 0.231  accuracy 0.9260  4 in flight  staleness 2.1 (max 7)
@@ -7,7 +7,7 @@ r"""What is seen of a run while it goes on: a live view on a terminal, else one 
                   0:31 left
 
 Loss and metric of an epoch are its validation's; the staleness is that of the whole run so far. Plain lines are flushed
-one by one, so that whoever reads them through a pipe sees each at once. Without rich, a terminal gets plain lines too.
+one by one, so that a reader of a pipe gets each at once. Without rich, a terminal gets plain lines too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from math import isnan
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from ampnet.cli.eta import Eta, clock_text
 from ampnet.controller import Progress
+from ampnet.eta import Eta, clock_text
 from ampnet.fitting import EpochRecord
 from ampnet.tally import by_loss
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Staleness(Protocol):
-    """What is shown of staleness."""
+    """The staleness values of a display."""
 
     @property
     def mean(self) -> float:
@@ -42,10 +42,10 @@ class Staleness(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a display must know of a run beforehand."""
+    """The facts of a run that a display needs beforehand."""
 
     epochs: int
-    """How many there will be at most."""
+    """The maximal number of epochs."""
     totals: Mapping[str, int]
     """Examples in a stream, by "train" and "valid"."""
     metric: str
@@ -55,7 +55,7 @@ class Facts:
 
 
 class Display:
-    """Shows nothing but what it is told to say. The displays below show more."""
+    """Base class: shows only the lines passed to `say`."""
 
     def __enter__(self) -> Display:
         return self
@@ -66,10 +66,10 @@ class Display:
         return None
 
     def turn(self, progress: Progress) -> None:
-        """Some progress was made; called about ten times a second."""
+        """Called about ten times a second with the progress."""
 
     def epoch(self, record: EpochRecord) -> None:
-        """An epoch has ended."""
+        """Called at the end of an epoch."""
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
@@ -88,7 +88,7 @@ class Plain(Display):
 
 
 class Live(Plain):
-    """A line per epoch, and under them a view that moves. Made only where rich can be imported."""
+    """A line per epoch, and a live view below. Used only if rich can be imported."""
 
     def __init__(self, facts: Facts) -> None:
         from rich.console import Console
@@ -96,7 +96,7 @@ class Live(Plain):
 
         super().__init__(facts)
         self.console = Console(highlight=False)
-        # Refreshed by `turn` alone: a refresher thread of its own would take the interpreter lock from the run.
+        # Refreshed by `turn` alone: a separate thread would take the interpreter lock from the run.
         self._live = RichLive(console=self.console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Live:
@@ -134,7 +134,7 @@ class Live(Plain):
 
 
 def make_display(facts: Facts, *, quiet: bool = False) -> Display:
-    """The display that suits where stdout leads to."""
+    """Returns the display for stdout: live on a terminal, else plain lines."""
     if quiet:
         return Display()
     if sys.stdout.isatty():
@@ -148,7 +148,7 @@ def make_display(facts: Facts, *, quiet: bool = False) -> Display:
 
 
 def epoch_line(record: EpochRecord, facts: Facts) -> str:
-    """An epoch in one line."""
+    """Returns an epoch as one line."""
     validated = record.valid_loss is not None
     loss = record.valid_loss if record.valid_loss is not None else record.train_loss
     metrics = record.valid_metrics if validated else record.train_metrics
@@ -163,7 +163,7 @@ def epoch_line(record: EpochRecord, facts: Facts) -> str:
 
 
 def progress_lines(progress: Progress, total: int, facts: Facts) -> tuple[str, str]:
-    """What moves, in two lines of less than 80 characters. What has not been measured yet is left out."""
+    """Returns the live numbers, in two lines of less than 80 characters. Values not measured yet are omitted."""
     first, second = [f"{progress.records:,}/{total:,}"], [f"{progress.in_flight} in flight"]
     if progress.records and progress.seconds > 0:
         first.append(f"{progress.records / progress.seconds:,.0f}/s")
@@ -181,11 +181,11 @@ def _staleness_text(facts: Facts) -> list[str]:
 
 
 def loss_text(loss: float, metrics: Mapping[str, float]) -> str:
-    """``loss 0.231``; of several losses ``loss 0.231 (mood 0.150, length 0.081)``."""
+    """Returns ``loss 0.231``; for several losses ``loss 0.231 (mood 0.150, length 0.081)``."""
     several = ", ".join(f"{name} {value:.3f}" for name, value in by_loss(metrics).items())
     return f"loss {loss:.3f}" + (f" ({several})" if several else "")
 
 
 def staleness_text(staleness: Staleness) -> str:
-    """``staleness 2.1 (max 7)``; a dash before the first backward."""
+    """Returns ``staleness 2.1 (max 7)``; a dash before the first backward."""
     return "staleness -" if isnan(staleness.mean) else f"staleness {staleness.mean:.1f} (max {staleness.max})"

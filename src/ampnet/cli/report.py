@@ -1,12 +1,12 @@
-"""The report of a training run: one line for people, one JSON object for programs.
+"""The report of a training run: one line of text, and one JSON object.
 
     list-reduction: accuracy 0.9704 (target 0.97 reached) in 8 epochs, 31.2 s; train 31,204 sequences/s; engine: ...
       replicas of cell: 2, load 50 / 50 %, staleness 0.9 / 1.0, drift 0.6 % (max 1.4 %) over 9 synchronisations
 
-Where nodes have replicas, a line for each says how they shared the work; many nodes that are alike share a line.
+If nodes have replicas, a line for each shows their load; many similar nodes share a line.
 
-The file is written under a temporary name and renamed when it is whole, so that whoever finds it can trust it. Numbers
-that JSON does not know (nan, the mean of nothing) become null.
+The file is written under a temporary name and renamed when it is complete, so that a file of that name is always
+complete. Numbers that JSON does not know (nan, the mean of nothing) become null.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ampnet.fitting import FitResult
 from ampnet.runtime.stats import RunStats
 
 FEW = 3
-"""Groups of replicas that are alike and have a line each; more share one."""
+"""Up to this number similar groups of replicas have a line each; more share one."""
 WORTH_A_WORD = 1.0
-"""Seconds of preparation that the closing line tells of."""
+"""The seconds of preparation from which the closing line mentions them."""
 _COUNTS = ("reason", "waves", "instances", "in_flight", "busy")
-"""Of the engine, in the report."""
+"""The fields of the engine in the report."""
 LISTED = 4
-"""Replicas of which each is told; of more, the lowest and the highest number."""
+"""Up to this number replicas are listed; for more, the lowest and the highest value."""
 
 
 def summary(
@@ -49,8 +49,8 @@ def summary(
     prepared: float = 0.0,
     bound: str | None = None,
 ) -> str:
-    """The closing line, and those on replicas if there are any. ``prepared``: seconds before the first epoch.
-    ``bound``: what the run waited for."""
+    """Returns the closing line, and lines on replicas, if any. ``prepared``: seconds before the first epoch. ``bound``:
+    the bottleneck of the run."""
     if not result.history:
         return f"{workload}: no epoch was finished"
     goal = "" if result.target is None else f" (target {result.target:g} {'' if result.reached else 'not '}reached)"
@@ -73,7 +73,7 @@ def summary(
 
 
 def replica_lines(groups: Sequence[GroupUse]) -> list[str]:
-    """How replicas shared the work: a line for each group, or one for many groups that are alike."""
+    """Returns the load of replicas: a line for each group, or one for many similar groups."""
     shapes: dict[tuple[int, str, str], list[GroupUse]] = {}
     for group in groups:
         shapes.setdefault((len(group.replicas), group.sync, group.route), []).append(group)
@@ -99,7 +99,7 @@ def _replicas(groups: Sequence[GroupUse]) -> str:
 
 
 def _numbers(values: Sequence[float], form: str) -> str:
-    """Of a few replicas one by one, of many from the lowest to the highest. A dash where nothing was measured."""
+    """Lists the values of a few replicas, and the range of many. A dash for NaN."""
     if len(values) <= LISTED:
         return " / ".join(format(v, form) if isfinite(v) else "-" for v in values)
     return _span([v for v in values if isfinite(v)], form)
@@ -115,12 +115,12 @@ def _percent(part: float) -> str:
 
 
 def duration(result: FitResult) -> str:
-    """``8 epochs, 31.2 s``: until the target, or until the end."""
+    """Returns ``8 epochs, 31.2 s``: until the target, or until the end."""
     return f"{result.epochs} epoch{'' if result.epochs == 1 else 's'}, {_seconds(result):.1f} s"
 
 
 def size(count: int) -> str:
-    """A number of bytes: ``950 bytes``, ``1.4 kB``, ``23.5 MB``."""
+    """Returns a number of bytes as text: ``950 bytes``, ``1.4 kB``, ``23.5 MB``."""
     value, units = float(count), ["kB", "MB", "GB"]
     if count < 1000:
         return f"{count} bytes"
@@ -146,9 +146,9 @@ def report(
     placement: Mapping[str, Any] | None = None,
     bounded: str | None = None,
 ) -> dict[str, Any]:
-    """All that is known of a run, as plain data. ``engine``: what ran, whatever the settings asked for; None: it runs.
-    ``prepared_seconds``: spent on instances before the clock ran. ``placement``: what was chosen and expected;
-    ``bounded``: what the run waited for."""
+    """Returns the report of a run as plain data. ``engine``: the engine that ran, whatever the settings; None: still
+    running. ``prepared_seconds``: spent on instances before the first epoch. ``placement``: the choice and its expected
+    speed; ``bounded``: the bottleneck."""
     return {
         "workload": workload,
         "metric": result.metric,
@@ -196,7 +196,7 @@ def _group(of: GroupUse) -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write the object whole or not at all."""
+    """Write the object atomically."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_text(json.dumps(_plain(data), indent=2, allow_nan=False) + "\n", encoding="utf-8")

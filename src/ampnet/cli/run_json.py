@@ -1,11 +1,11 @@
-"""The file of ``--json``: written whole after every epoch, and once more at the end.
+"""The file of ``--json``: written atomically after every epoch, and once more at the end.
 
     "state": "running" ──┬──> "done"           all epochs, or the target reached
                          ├──> "interrupted"    by Ctrl-C
-                         └──> "failed"         by an error, which is under "error"; the epochs before it are there
+                         └──> "failed"         by an error, which is under "error"; with the epochs before it
 
-A file that says "running" and is not written any more is that of a process that was killed. While a run goes on,
-"engine", "bounded" and "skipped" are null: they are known at its end.
+A file with "running" that is not written any more belongs to a killed process. During a run, "engine", "bounded" and
+"skipped" are null: they are known at its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = Literal["running", "done", "interrupted", "failed"]
 
 
 class RunFile:
-    """Keeps the file up to date. ``report`` makes its contents from a result; ``path`` None: there is no file."""
+    """Updates the file. ``report`` builds its contents from a result; ``path`` None: there is no file."""
 
     def __init__(
         self,
@@ -38,22 +38,22 @@ class RunFile:
         self._history: list[EpochRecord] = []
 
     def epoch(self, record: EpochRecord) -> None:
-        """An epoch has ended."""
+        """Called at the end of an epoch."""
         self._history.append(record)
         self._write("running", self._report(self.so_far()) | {"skipped": None})
 
     def end(self, state: State, report: dict[str, Any]) -> None:
-        """The run is over."""
+        """Called at the end of the run."""
         self._write(state, report)
 
     def failed(self, error: BaseException) -> None:
-        """The run has ended in an error. Without a finished epoch there is no file."""
+        """Called when the run has ended in an error. Without a completed epoch there is no file."""
         if self._history:
             what = f"{type(error).__name__}: {error}"
             self._write("failed", self._report(self.so_far()) | {"skipped": None, "error": what})
 
     def so_far(self) -> FitResult:
-        """The result of the finished epochs."""
+        """Returns the result of the completed epochs."""
         values = [self._value(record) for record in self._history]
         known = [i for i, value in enumerate(values) if not isnan(value)]
         best = max(known, key=lambda i: self._sign * values[i], default=None)
@@ -83,5 +83,5 @@ class RunFile:
 
 
 def _mean_rate(rates: list[float]) -> float:
-    """Over epochs of equally many examples: the harmonic mean."""
+    """Returns the mean rate over epochs of equally many examples: the harmonic mean."""
     return len(rates) / sum(1 / rate for rate in rates) if all(rate > 0 for rate in rates) else nan

@@ -2,10 +2,10 @@
 
     Settings ──> data, graph, runtime ──> fit ──> display while it runs; summary, JSON and the model afterwards
 
-What there is to train, and with which settings, is described in `ampnet.experiments`.
+The workloads and their settings are in `ampnet.experiments`.
 
-Ctrl-C is a request, not an accident: the first lets the instances in flight come back, so that the log is that of a
-whole run, and reports what was reached; the second ends the run on the spot.
+The first Ctrl-C lets the instances in flight complete, so that the log is that of a complete run, and reports the
+results so far; the second ends the run at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
@@ -71,7 +71,7 @@ REACHED, NOT_REACHED, INTERRUPTED = 0, 3, 130
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be trained."""
+    """A training run."""
 
     workload: Workload[Any]
     settings: Training
@@ -79,13 +79,13 @@ class Job:
     facts: Facts
     graph: Compiled
     choice: Choice | None = None
-    """Why there are so many workers, replicas and tiles; None: nothing was to be chosen."""
+    """The choice of workers, replicas and tiles; None: there was nothing to choose."""
     hosts: Mapping[str, int] | None = None
-    """The worker of each node; None: the runtime finds out."""
+    """The worker of each node; None: chosen by the runtime."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a workload as the command line asks for."""
+    """Train a workload with the settings of the command line."""
     _refuse(args)
     with _live(args) as live:
         return _run(args, live)
@@ -95,7 +95,7 @@ def _run(args: argparse.Namespace, live: Live | None) -> int:
     workload = WORKLOADS[args.of]
     settings, callbacks = settings_of(args, workload), _asked_for(args, workload)
     if args.save is not None:
-        settings = replace(settings, barrier=True)  # what is saved is what was measured
+        settings = replace(settings, barrier=True)  # the saved weights are those that were measured
     if (note := placing.crowded(settings.complete().workers)) is not None:
         print(f"ampnet: {note}", file=sys.stderr, flush=True)
     data = workload.load(settings, args.data_dir)
@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace, live: Live | None) -> int:
         print(line, flush=True)
     facts = workload.facts(settings, data)
     try:
-        if settings.replicate is not None or settings.tile:  # whether there are such nodes is said before any trial
+        if settings.replicate is not None or settings.tile:  # report unknown nodes before any trial
             make_graph(
                 workload, replace(settings, replicas=2 if settings.replicas == "auto" else settings.replicas), facts
             )
@@ -148,7 +148,7 @@ def _run(args: argparse.Namespace, live: Live | None) -> int:
 
 
 def _refuse(args: argparse.Namespace) -> None:
-    """Options that do not go together."""
+    """Raise `UsageError` for incompatible options."""
     taken: dict[Path, str] = {}
     for option in ("--json", "--log", "--trace", "--save", "--csv"):
         path = getattr(args, option[2:])
@@ -184,14 +184,14 @@ def _refuse(args: argparse.Namespace) -> None:
 
 
 def _fault(error: GraphError | ValueError) -> str:
-    """What is wrong with replicas or tiles, and the option that asks for it."""
+    """Returns the fault of replicas or tiles, with the option that sets them."""
     text = error.faults[0] if isinstance(error, GraphError) else str(error)
     option = "--route" if text.startswith("route=") else "--tile" if "tile" in text else "--replicate"
     return f"{option}: {text}"
 
 
 def _check_nodes(parser: Parser, settings: Training, graph: Compiled) -> None:
-    """Whether the nodes exist that settings were given for."""
+    """Raise `UsageError` if settings name nodes that do not exist."""
     names = sorted({*map(graph.called, graph.parameterised())})
     for option, given in (("--update-after", settings.update_after), ("--rate-of", settings.rate_of)):
         for name in given:
@@ -202,7 +202,7 @@ def _check_nodes(parser: Parser, settings: Training, graph: Compiled) -> None:
 def _in_flight(
     workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, graph: Compiled, quiet: bool
 ) -> int:
-    """How many instances to have in flight, as tried on copies of the graph."""
+    """Returns the number of instances in flight, from trials on copies of the graph."""
     assert isinstance(settings.replicas, int)
     torch.set_num_threads(settings.threads)
     some = on_device(workload.instances(graph, settings, facts, data, "train", 1), settings)
@@ -272,9 +272,10 @@ def train(
         except FitInterrupted as interrupt:
             result, ctrl_c.asked = interrupt.result, True
         except Exception as error:
-            file.failed(error)
+            with suppress(OSError):  # keep the first error
+                file.failed(error)
             raise
-        # A Ctrl-C that came when nothing was left to cut short has interrupted nothing.
+        # A Ctrl-C after the end of the last epoch has interrupted nothing.
         early = result.reached or result.stopped is not None
         interrupted = ctrl_c.asked and not early and result.epochs < settings.epochs
         controller = (time.process_time() - worked) / (time.perf_counter() - began)
@@ -300,7 +301,7 @@ def train(
 def _prepare(
     runtime: Runtime, kept: Kept, splits: Sequence[str], quiet: bool, going_on: Callable[[], bool] = lambda: True
 ) -> float:
-    """Make and rehearse what comes again in every epoch, as long as it is to go on; returns the seconds it took."""
+    """Build and rehearse the instances of every epoch while ``going_on()``; returns the seconds it took."""
     if not runtime.may_play or not any(map(kept.holds, splits)):
         return 0.0
     began = time.perf_counter()
@@ -336,7 +337,7 @@ class _Watched(Callback):
 
 
 def _asked_for(args: argparse.Namespace, workload: Workload[Any]) -> list[Callback]:
-    """The callbacks that options ask for."""
+    """Returns the callbacks for the options."""
     out: list[Callback] = []
     if args.patience is not None:
         out.append(EarlyStopping(workload.metric, args.patience, mode="max" if workload.higher_is_better else "min"))
@@ -348,7 +349,7 @@ def _asked_for(args: argparse.Namespace, workload: Workload[Any]) -> list[Callba
 
 
 def _save(job: Job, best: BestWeights, path: Path, display: Display) -> None:
-    """Write the model of the best epoch, and say so."""
+    """Write the model of the best epoch, and print that."""
     metric = job.workload.metric
     if best.state_dict is None:
         display.say(f"{path} was not written: no epoch was finished with a number as its {metric}")
@@ -360,7 +361,7 @@ def _save(job: Job, best: BestWeights, path: Path, display: Display) -> None:
 
 @contextmanager
 def _live(args: argparse.Namespace) -> Iterator[Live | None]:
-    """The live view, if one is asked for. A port that cannot be had is an error before anything else is done."""
+    """Yields the live view, if requested. A port that is not available is an error before anything else is done."""
     if args.live is None:
         yield None
         return
@@ -375,7 +376,8 @@ def _live(args: argparse.Namespace) -> Iterator[Live | None]:
 
 @contextmanager
 def _files(log: Path | None, trace: Path | None) -> Iterator[tuple[Listener, ...]]:
-    """Listeners that write these files. After an error nothing is left of them; an interrupted run's are kept."""
+    """Yields listeners that write these files. After an error they are removed; those of an interrupted run are
+    kept."""
     writers: list[LogWriter | PerfettoWriter] = []
     try:
         if log is not None:

@@ -4,8 +4,8 @@
       its annotation       ── type, choices                 ├──> --learning-rate RATE
       its default          ── shown in the help           ──┘
 
-What is said of a setting is in `ampnet.experiments.settings`; this file reads the annotations. A workload has the
-options of its own settings only, so ``--dropout`` is there where there is something to drop.
+The help texts are in `ampnet.experiments.settings`; this file reads the annotations. A workload has the options of its
+own settings only: ``--dropout`` exists only for models with dropout.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "memory_per_worker": placing.size,
     "replicate": placing.copies,
 }
-"""Settings whose values are read in a way of their own."""
+"""Settings with a special parser."""
 
 
 def add_parser(commands: Any, common: Parser) -> None:
@@ -123,7 +123,7 @@ def _port(text: str) -> int:
 
 
 def option_of(settings: type[Training], name: str) -> Option:
-    """The `Option` of a setting: the workload's own, or else that of `Training`."""
+    """Returns the `Option` of a setting: the workload's own, or else that of `Training`."""
     for base in settings.__mro__:
         if is_dataclass(base):
             of = {item.name: item.metadata.get("option") for item in fields(base)}
@@ -143,7 +143,7 @@ def _add(group: Any, name: str, hint: Any, workload: Description[Any]) -> None:
 
 
 def _how(name: str, hint: Any, option: Option, workload: Description[Any]) -> dict[str, Any]:
-    """Arguments of ``add_argument``, from the annotation of a setting."""
+    """Returns the arguments of ``add_argument``, from the annotation of a setting."""
     if hint is bool:
         return {"action": "store_false" if option.flag.startswith("--no-") else "store_true"}
     kinds = list(get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,))
@@ -160,14 +160,14 @@ def _how(name: str, hint: Any, option: Option, workload: Description[Any]) -> di
 
 
 def _reader(kind: Any, option: Option, words: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Reads a value of this type, or one of the words."""
+    """Returns a parser of this type, or of one of the words."""
     number: Callable[[str], Any] = FLOATS[option.within] if float in (kind, *get_args(kind)) else whole(option.least)
     read = pairs(number) if get_origin(kind) is not None else number
     return lambda text: words[text] if text in words else read(text)
 
 
 def _shown(value: Any, option: Option) -> str:
-    """A default, in words."""
+    """Returns a default as text."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={one:g}" for name, one in value.items()) or "none"
     if isinstance(value, bool):
@@ -176,7 +176,7 @@ def _shown(value: Any, option: Option) -> str:
 
 
 def _words(workload: Description[Any]) -> dict[str, str]:
-    """What a help text may refer to."""
+    """Returns the texts that help texts may refer to."""
     settings = workload.settings()
     in_flight, frequency = str(settings.in_flight()), str(settings.frequency())
     if hasattr(settings, "bucket"):
@@ -198,7 +198,7 @@ def _words(workload: Description[Any]) -> dict[str, str]:
 
 
 def settings_of(args: argparse.Namespace, workload: Description[Any]) -> Training:
-    """The settings that the command line asks for. Nodes that are not named keep the workload's own numbers."""
+    """Returns the settings of the command line. Nodes that are not named keep the workload's own numbers."""
     given = {item.name: getattr(args, item.name) for item in fields(workload.settings)}
     defaults = workload.settings()
     for name in ("update_after", "rate_of"):

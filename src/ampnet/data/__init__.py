@@ -1,4 +1,4 @@
-"""Data sets. `load` gives one by its name; `ampnet data list` shows what there is and where it is."""
+"""Data sets. `load` returns one by name; `ampnet data list` lists them and their folders."""
 
 from ampnet.data.dataset import Dataset, Split, load
 

@@ -7,7 +7,7 @@
 Individuals and species are nodes, facts are edges of kind 0 (is) and 1 (has_fear), each also reversed (kinds 2 and 3).
 The individual in question is marked, and the answer is a node. Three data sets hold such `Deduction` records:
 
-    babi15            54 nodes, drawn: 100 fresh ones every epoch, 1,000 to validate with
+    babi15            54 nodes, random: 100 new ones every epoch, 1,000 for validation
     babi15-en[-10k]   the original text (8 nodes), see `ampnet.data.babi15_text`
     babi15-symbolic   the graphs that GGS-NNs are usually trained on (8 nodes), see `ampnet.data.babi15_symbolic`
 
@@ -50,7 +50,7 @@ class Deduction:
 
 
 def arguments(deduction: Deduction, hidden: int = HIDDEN) -> tuple[Seq, Edges, Tensor]:
-    """For `Babi15`: annotations as wide as the hidden state, of which the first marks the node in question."""
+    """Returns the arguments of `Babi15`: annotations as wide as the hidden state; the first marks the asked node."""
     a, fact, b = deduction.facts.T
     x = np.zeros((deduction.nodes, hidden), dtype=np.float32)
     x[deduction.asked, 0] = 1
@@ -60,7 +60,7 @@ def arguments(deduction: Deduction, hidden: int = HIDDEN) -> tuple[Seq, Edges, T
 
 
 def deduced(facts: Ints, asked: int) -> int | None:
-    """What follows from the facts, over two hops; None: nothing, or not one thing only."""
+    """Returns the answer that follows from the facts over two hops; None if there is none, or more than one."""
     at = {asked}
     for hop in (IS, HAS_FEAR):
         at = {int(b) for a, fact, b in facts.tolist() if fact == hop and a in at}
@@ -68,7 +68,7 @@ def deduced(facts: Ints, asked: int) -> int | None:
 
 
 def drawn(rng: np.random.Generator, nodes: int = 54, species: int = 4) -> Deduction:
-    """A random graph: all but ``species`` nodes are individuals, and every species fears another."""
+    """Returns a random graph: all but ``species`` nodes are individuals, and every species fears another."""
     individuals = nodes - species
     place = rng.permutation(nodes)  # the numbers of nodes carry no meaning
     kind = rng.integers(0, species, individuals)
@@ -82,7 +82,8 @@ def drawn(rng: np.random.Generator, nodes: int = 54, species: int = 4) -> Deduct
 def read(
     folder: Path | None = None, seed: int = 0, train: int = 100, valid: int = 1000, nodes: int = 54
 ) -> Dataset[Deduction]:
-    """The drawn version. Training graphs are fresh in every epoch (`Split.shuffled` draws them); validation's stay."""
+    """Read the random version. Training graphs are new in every epoch (`Split.shuffled` draws them); validation's
+    stay."""
     if train < 1 or valid < 1 or nodes < 5:
         raise DataError(f"babi15: {train} + {valid} graphs of {nodes} nodes were asked for; 1 and 5 are the least")
 

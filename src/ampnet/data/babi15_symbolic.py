@@ -1,4 +1,4 @@
-"""bAbI task 15 as graphs, the way gated graph networks are usually trained on it: five folds of stories made afresh.
+"""bAbI task 15 as graphs, as gated graph networks are usually trained on it: five folds of newly generated stories.
 
     3 1 4            an edge of type 1 from node 3 to node 4; nodes are numbered from 1
     4 2 5
@@ -32,7 +32,7 @@ NAMES = {"is": IS, "has_fear": HAS_FEAR}
 
 
 def read(folder: Path, fold: int = 1) -> Dataset[Deduction]:
-    """One of the five folds."""
+    """Read one of the five folds."""
     if fold not in range(1, FOLDS + 1):
         raise DataError(f"babi15-symbolic: there is no fold {fold}; there are 1 to {FOLDS}")
     path = need(folder, ARCHIVE)
@@ -104,7 +104,7 @@ def _questions(edges: list[tuple[int, int, int]], questions: list[tuple[int, int
 
 
 def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
-    """The files of all folds, in one archive."""
+    """Pack the files of all folds into one archive."""
     with tarfile.open(out / f"{ARCHIVE}.xz", "w:xz") as archive:
         for fold in range(1, FOLDS + 1):
             for part in PARTS:

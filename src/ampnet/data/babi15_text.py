@@ -3,10 +3,10 @@
     1 Mice are afraid of wolves.
     2 Gertrude is a mouse.
     ...
-    9 What is gertrude afraid of?	wolf	2 1          answer and the lines that it follows from, parted by tabs
+    9 What is gertrude afraid of?	wolf	2 1          answer and supporting lines, separated by tabs
 
-A new story starts at number 1. A record is one question with the facts of its story before it; `graph` reads it, and
-refuses what it cannot: every answer of the files follows from the facts, which is checked for each of them.
+A new story starts at number 1. A record is one question with the preceding facts of its story; `graph` parses it. Every
+answer of the files is checked to follow from the facts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ampnet.data import babi15
 from ampnet.data.babi15 import HAS_FEAR, IS, Deduction, deduced
 from ampnet.data.dataset import Dataset, Split
 from ampnet.data.entry import Entry, File, Remote, Source
-from ampnet.data.files import broken, lines, need, refuse_unsafe
+from ampnet.data.files import LARGEST, broken, lines, need, refuse_unsafe
 from ampnet.lang.spaces import Edges, Seq
 
 NAME = "qa15_basic-deduction_{part}.txt"
@@ -40,7 +40,7 @@ ASKED = re.compile(r"What is (\w+) afraid of\?")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and all that was told before it."""
+    """A question and the facts before it."""
 
     facts: tuple[str, ...]
     question: str
@@ -50,7 +50,7 @@ class Question:
 
 
 def graph(record: Question) -> Deduction:
-    """The text as a graph: nodes are numbered as they are first named. What it cannot read is a ValueError."""
+    """Returns the text as a graph: nodes are numbered in order of occurrence. Raises ValueError for other text."""
     nodes: dict[str, int] = {}
     facts = []
     for text in record.facts:
@@ -67,7 +67,7 @@ def graph(record: Question) -> Deduction:
 
 
 def fact(text: str) -> tuple[str, int, str]:
-    """Who, `IS` or `HAS_FEAR`, and what: names in lower case and in the singular."""
+    """Returns subject, `IS` or `HAS_FEAR`, and object: names in lower case and in the singular."""
     if match := FEAR.fullmatch(text):
         a, b = (ONE.get(word.lower(), word.lower()) for word in match.groups())
         return a, HAS_FEAR, b
@@ -77,12 +77,12 @@ def fact(text: str) -> tuple[str, int, str]:
 
 
 def arguments(record: Question) -> tuple[Seq, Edges, Tensor]:
-    """For `Babi15`."""
+    """Returns the arguments of `Babi15`."""
     return babi15.arguments(graph(record))
 
 
 def read(folder: Path, size: str) -> Dataset[Question]:
-    """From the files in ``en`` (1,000 training questions) or ``en-10k`` (10,000)."""
+    """Read the files in ``en`` (1,000 training questions) or ``en-10k`` (10,000)."""
     splits = {}
     for part in ("train", "test"):
         questions = list(_questions(need(folder, f"{size}/{NAME.format(part=part)}")))
@@ -120,7 +120,7 @@ def _questions(path: Path) -> Iterator[Question]:
 
 
 def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
-    """The texts of task 15 out of the archive of all tasks."""
+    """Extract the texts of task 15 from the archive of all tasks."""
     path = fetched / ARCHIVE
     try:
         with tarfile.open(path) as archive:
@@ -129,8 +129,11 @@ def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
                 (out / size).mkdir()
                 for part in ("train", "test"):
                     name = f"{size}/{NAME.format(part=part)}"
-                    member: Any = archive.extractfile(f"tasks_1-20_v1-2/{name}")
-                    (out / name).write_bytes(member.read())
+                    member = archive.getmember(f"tasks_1-20_v1-2/{name}")
+                    if member.size > LARGEST:
+                        raise broken(path, name, f"{member.size:,} bytes are too many for it")
+                    text: Any = archive.extractfile(member)
+                    (out / name).write_bytes(text.read())
     except (tarfile.TarError, zlib.error, KeyError, EOFError, AttributeError) as error:
         raise broken(path, "", f"not the archive of the bAbI tasks ({error})") from error
 

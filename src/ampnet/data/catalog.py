@@ -24,7 +24,7 @@ ENTRIES: dict[str, Entry] = {
 
 
 def entry_of(name: str) -> Entry:
-    """The entry of that name."""
+    """Returns the entry of that name; raises `DataError` for an unknown name."""
     if name in ENTRIES:
         return ENTRIES[name]
     raise DataError(f"there is no data set '{name}'; {nearest(name, ENTRIES)}")

@@ -1,14 +1,14 @@
-"""Is a data set whole? Its files are there, have the right checksums, and every record can be read.
+"""Check: verifies that a data set is whole: all files exist, checksums match, every record can be read.
 
     generated     it needs no files
     missing       no place has a file of it
     incomplete    a place has some of its files
     here          a place has all of its files (nothing was read)
     whole         checksums are right, every record was read, and there are as many as there must be
-    damaged       one of these is not so; the sentence says which file and, where it can be told, which record
+    damaged       one of these fails; the sentence names the file and, if known, the record
 
-A right checksum is the one that the catalogue knows, or the one that was noted when `ampnet data get` fetched the file
-and had read every record of it (``NAME.sha256`` beside the files, in the form of ``sha256sum``).
+A checksum is compared with that of the catalogue, or with the one recorded when `ampnet data get` downloaded the file
+and had read every record of it (``NAME.sha256`` beside the files, in the format of ``sha256sum``).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Verdict = Literal["generated", "missing", "incomplete", "here", "whole", "damage
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known of a data set on this machine."""
+    """The state of a data set on this machine."""
 
     verdict: Verdict
     folder: Path | None
     sentence: str
-    """What was found, or what is wrong and what to do."""
+    """What was found, or the fault and its remedy."""
 
 
 def look(entry: Entry, data_dir: str | Path | None = None) -> State:
-    """Whether its files are there. Reads nothing."""
+    """Returns whether its files exist. Reads nothing."""
     if not entry.files:
         return State("generated", None, "needs no files")
     folder = locate(entry, data_dir)
@@ -47,13 +47,13 @@ def look(entry: Entry, data_dir: str | Path | None = None) -> State:
 
 
 def check(entry: Entry, data_dir: str | Path | None = None) -> State:
-    """Whether it is whole. Reads everything."""
+    """Returns whether it is whole. Reads everything."""
     state = look(entry, data_dir)
     return state if state.verdict != "here" or state.folder is None else check_folder(entry, state.folder)
 
 
 def check_folder(entry: Entry, folder: Path) -> State:
-    """The same, of a folder that has all files."""
+    """Check a folder that has all files."""
     try:
         for options in entry.variants:  # first: this error names the record
             read_folder(entry, folder, **options)
@@ -66,7 +66,7 @@ def check_folder(entry: Entry, folder: Path) -> State:
 
 
 def compare(entry: Entry, folder: Path) -> None:
-    """Compare the checksums of all files; one that is wrong is a `BadFile`."""
+    """Compare the checksums of all files; raises `BadFile` for a wrong one."""
     listed = noted(entry, folder)
     for name, wanted in listed.items():
         if not (folder / name).is_file():
@@ -83,7 +83,7 @@ def compare(entry: Entry, folder: Path) -> None:
 
 
 def noted(entry: Entry, folder: Path) -> dict[str, str]:
-    """The checksums that were noted when the data set was fetched, by file."""
+    """Returns the checksums recorded at the download, by file."""
     path = folder / f"{entry.name}.sha256"
     if not path.is_file():
         return {}
@@ -97,7 +97,7 @@ def noted(entry: Entry, folder: Path) -> dict[str, str]:
 
 
 def note(entry: Entry, folder: Path) -> None:
-    """Write the checksums of all files that are in a folder."""
+    """Record the checksums of all files of a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     text = "".join(f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files)
     (folder / f"{entry.name}.sha256").write_text(text, encoding="utf-8")

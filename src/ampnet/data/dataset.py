@@ -1,4 +1,4 @@
-"""A data set: records in splits, in an order that a seed decides, and the way from a record to a model's arguments.
+"""A data set: records in splits, in an order determined by a seed, and their conversion to a model's arguments.
 
     data = load("sst")                                     found and read; the rules are in `ampnet.data.places`
     data.splits["train"][17]                               a record: a small frozen dataclass
@@ -6,8 +6,8 @@
     graph = compile(model, *data.arguments(data.train[0]))
     graph.instances(map(data.arguments, data.train.shuffled(seed=0, epoch=3)))
 
-A split keeps its records packed (flat arrays, raw pixels) and makes one when it is asked for it, so that a hundred
-thousand of them cost no more than their file. Arrays of a record are views of what is packed: not to be written to.
+A split keeps its records packed (flat arrays, raw pixels) and builds one on access, so that a hundred thousand of them
+take no more memory than their file. Arrays of a record are views of the packed data: they must not be written to.
 Records are counted from 0, lines of a file from 1.
 """
 
@@ -26,23 +26,24 @@ R = TypeVar("R")
 
 
 class Split(Sequence[R]):
-    """Records of a data set, made one by one. Views (`shuffled`, slices) share what they are made from."""
+    """Records of a data set, built on access. Views (`shuffled`, slices) share the packed data."""
 
     repeats = True
     """Whether every epoch has the same records: `shuffled` only changes their order."""
 
     def __init__(self, name: str, read: Callable[[int], R], places: int | Ints) -> None:
-        """``read`` makes the record at a place; ``places`` are those of this split, in order, or how many there are."""
+        """``read`` builds the record at an index; ``places`` are the indices of this split, in order, or their
+        number."""
         self.name, self._read = name, read
         self._places: Ints = np.arange(places) if isinstance(places, int) else places
 
     @property
     def places(self) -> Ints:
-        """Where its records are, in order: what is shuffled keeps its place."""
+        """The indices of its records, in order; shuffling does not change the index of a record."""
         return self._places
 
     def read(self, place: int) -> R:
-        """The record at a place."""
+        """Returns the record at an index of the packed data."""
         return self._read(place)
 
     def __len__(self) -> int:
@@ -63,11 +64,11 @@ class Split(Sequence[R]):
         return map(self._read, self._places.tolist())
 
     def at(self, places: Ints) -> Split[R]:
-        """A view on other places."""
+        """Returns a view of other indices."""
         return Split(self.name, self._read, places)
 
     def shuffled(self, seed: int, epoch: int = 0) -> Split[R]:
-        """The same records in the order of an epoch. Seed and epoch decide it, whatever was asked for before."""
+        """Returns the records in the order of an epoch, which depends on seed and epoch alone."""
         return self.at(np.random.default_rng((seed, epoch)).permutation(self._places))
 
     def __repr__(self) -> str:
@@ -75,7 +76,7 @@ class Split(Sequence[R]):
 
 
 class Drawn(Split[R]):
-    """Records drawn from a seed. A new epoch has new ones: `shuffled` draws instead of changing an order."""
+    """Records generated from a seed. Each epoch has new ones: `shuffled` generates instead of reordering."""
 
     repeats = False
 
@@ -92,20 +93,20 @@ class Dataset(Generic[R]):
     """A data set that was read."""
 
     name: str
-    """As `load` knows it."""
+    """The name that `load` takes."""
     splits: Mapping[str, Split[R]]
     """By name: train, and valid, test or both."""
     arguments: Callable[[R], tuple[Any, ...]]
-    """What a model of `ampnet.models` takes, of a record."""
+    """Converts a record to the arguments of a model of `ampnet.models`."""
 
     @property
     def train(self) -> Split[R]:
-        """What a run learns from."""
+        """The training split."""
         return self.splits["train"]
 
     @property
     def valid(self) -> Split[R]:
-        """What a run is measured on: "valid", or "test" where there is no other (as the paper does for MNIST)."""
+        """The validation split: "valid", or "test" if there is no other (as the paper does for MNIST)."""
         return self.splits["valid" if "valid" in self.splits else "test"]
 
     @property
@@ -115,9 +116,9 @@ class Dataset(Generic[R]):
 
 
 def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Dataset[Any]:
-    """The data set of that name, from the first place that has it. ``options`` are those of its module's ``read``.
+    """Load the data set of that name, from the first place that has it. ``options`` are those of its module's ``read``.
 
-    What is missing, damaged or not all there is a `DataError` that names file, record and remedy.
+    Raises `DataError` for missing or damaged data, with file, record and remedy.
     """
     from ampnet.data.catalog import entry_of
     from ampnet.data.places import read

@@ -1,11 +1,11 @@
-"""Downloading one file: whole, verified and resumed, or an error.
+"""Downloads one file, with resumption and verification.
 
     try 1   GET                          ######______________    the connection is lost
     try 2   GET, Range: bytes=6000-            ########______    lost again
     try 3   GET, Range: bytes=14000-                   ######    whole: length and sha256 are compared
 
-A try that brought something is followed by another, `TRIES` in all. A server that does not know ranges, or whose file
-has changed since (``If-Range``), sends the file from its start, and so it is written from its start.
+A try that received data is followed by another, `TRIES` in all. If the server does not support ranges, or its file has
+changed (``If-Range``), it sends the file from its start, and it is written from its start.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import http.client
 import shutil
 import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -24,23 +25,27 @@ from ampnet.data.files import BadFile, sha256
 from ampnet.errors import DataError
 
 TIMEOUT = 30.0
-"""Seconds without a byte after which a try has failed."""
+"""Seconds without data after which a try has failed."""
 TRIES = 5
 PAUSE = 1.0
 """Seconds before another try."""
 LIMIT = 4 << 30
-"""Most bytes of a file whose size is not known."""
+"""The maximal size of a file whose size is unknown, in bytes."""
 CHUNK = 1 << 16
 Progress = Callable[[str, int, int | None], None]
 """Called with a file's name, bytes so far and bytes in all, if known; with (data set, 0, None) before converting it."""
 
 
+_NETWORK = (ConnectionError, TimeoutError, ssl.SSLError)
+"""Connection errors that are not `URLError`. Other kinds of OSError may come from the disk."""
+
+
 class _Lost(Exception):
-    """The connection was lost; the next try may go on."""
+    """The connection was lost; the next try may resume."""
 
 
 def download(address: str, target: Path, remote: Remote, progress: Progress) -> None:
-    """Fetch one file. Anything but the whole of it is a `BadFile`; a disk without room for it is a `DataError`."""
+    """Download one file. Raises `BadFile` if it is incomplete or wrong, and `DataError` if the disk has no room."""
     target.parent.mkdir(parents=True, exist_ok=True)
     state = _State(address, target, remote, progress)
     for number in range(TRIES):
@@ -57,7 +62,7 @@ def download(address: str, target: Path, remote: Remote, progress: Progress) -> 
 
 
 class _State:
-    """A file that is being fetched: how much is there, and which edition of it the server had."""
+    """A download in progress: the bytes so far, and the server's version of the file."""
 
     def __init__(self, address: str, target: Path, remote: Remote, progress: Progress) -> None:
         self.address, self.target, self.remote, self.progress = address, target, remote, progress
@@ -65,7 +70,7 @@ class _State:
         self.edition: str | None = None
 
     def fetch(self) -> None:
-        """One try. Returns if the file is whole; raises `_Lost` if another try may go on."""
+        """One try. Returns if the file is complete; raises `_Lost` if another try may resume."""
         headers = {"User-Agent": "ampnet"}
         if self.have and self.edition:
             headers |= {"Range": f"bytes={self.have}-", "If-Range": self.edition}
@@ -76,7 +81,7 @@ class _State:
         except urllib.error.HTTPError as error:
             error.close()
             raise BadFile(f"{self.address}: the server answered {error.code} {error.reason}") from error
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ValueError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, *_NETWORK, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             got = f" after {self.have:,} bytes" if self.have else ""
             hint = "; is this machine connected to the internet?" if isinstance(reason, socket.gaierror) else ""
@@ -85,7 +90,7 @@ class _State:
             raise _Lost(f"it ended after {self.have:,} of {total:,} bytes")
 
     def _receive(self, answer: http.client.HTTPResponse) -> int | None:
-        """Write what comes; returns how many bytes the file has, if that is known."""
+        """Write the received data; returns the size of the file, if known."""
         resumed = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {self.have}-")
         if answer.status not in (None, 200) and not resumed:  # None: not http
             raise BadFile(f"{self.address}: the server answered {answer.status} {answer.reason} instead of the file")
@@ -106,10 +111,18 @@ class _State:
                 f"or give a folder on another disk with --data-dir"
             )
         with self.target.open("ab" if resumed else "wb") as file:
-            while chunk := answer.read(CHUNK):
+            while chunk := _read(answer):
                 file.write(chunk)
                 self.have += len(chunk)
                 if self.have > (total or LIMIT):
                     raise BadFile(f"{self.address}: it goes on after {total or LIMIT:,} bytes")
                 self.progress(self.remote.name, self.have, total)
         return total
+
+
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    """Returns the next bytes. Any error here is a connection error."""
+    try:
+        return answer.read(CHUNK)
+    except OSError as error:
+        raise urllib.error.URLError(error) from error

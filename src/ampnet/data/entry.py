@@ -1,16 +1,16 @@
-"""An entry of the catalogue: what there is to know of a data set before it is read.
+"""An entry of the catalogue: the description of a data set.
 
-    Entry ── files      what must be there, with the checksum of each
-          ── counts     what must be in there
-          ── read       the way from its folder to a `Dataset`
-          ── source     where `ampnet data get` fetches it, and how it becomes the files
+    Entry ── files      the required files, with the checksum of each
+          ── counts     the required numbers of records
+          ── read       reads a `Dataset` from its folder
+          ── source     where `ampnet data get` downloads it, and how it is converted to the files
 
-A checksum is that of a file's contents, unpacked: `train.txt`, `train.txt.gz` and `train.txt.xz` are the same file to
-us, so a copy that was packed again is as good as the original. The contents of an npz file are its arrays.
+A checksum is that of a file's unpacked contents: `train.txt`, `train.txt.gz` and `train.txt.xz` count as the same file,
+so a repacked copy is as good as the original. The contents of an npz file are its arrays.
 
-What is fetched has a checksum of its own (`Remote.sha256`), that of the archive as its server has it. Where none is
-known, the files that are made from it must have the checksums of the catalogue (``exact``), or they are read and
-counted, and their checksums noted for later (trust on first use).
+A download has its own checksum (`Remote.sha256`), that of the archive on its server. If it is unknown, the files made
+from the download must have the checksums of the catalogue (``exact``), or they are read and counted, and their
+checksums recorded for later (trust on first use).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from ampnet.data.dataset import Dataset
 
 Convert = Callable[[Path, Path, Path | None], None]
-"""Makes a data set's files: (folder of what was fetched, folder to write to, the ``--data-dir``)."""
+"""Makes a data set's files: (folder of the download, folder to write to, the ``--data-dir``)."""
 
 
 @dataclass(frozen=True)
@@ -31,65 +31,65 @@ class File:
     """A file of a data set."""
 
     path: str
-    """Within the data set's folder, without the ending of its packing."""
+    """The path within the data set's folder, without the suffix of a packed file."""
     sha256: str
-    """Of its contents, unpacked."""
+    """The checksum of its unpacked contents."""
     fields: tuple[str, ...] = ()
-    """Of an npz file: the arrays that are its contents; others may be there."""
+    """For an npz file: the arrays in the checksum; it may have others."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to fetch."""
+    """A file to download."""
 
     name: str
     path: str = ""
-    """What follows the base in its address; empty: its name."""
+    """The part of its address after the base; empty: its name."""
     sha256: str = ""
-    """Of the file as it is on the server; empty: not known."""
+    """The checksum of the file on the server; empty: unknown."""
     size: int = 0
-    """Bytes; 0: not known."""
+    """Its size in bytes; 0: unknown."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from."""
+    """The origin of a data set."""
 
     remotes: tuple[Remote, ...]
-    """What to fetch."""
+    """The files to download."""
     bases: tuple[str, ...] = ()
-    """What to put before each path for its address; tried in turn. None: it cannot be fetched without --base-url."""
+    """Base addresses, tried in turn. None: it cannot be downloaded without --base-url."""
     convert: Convert | None = None
-    """None: what is fetched are the files."""
+    """Converts the download to the files; None: the download is the files."""
     exact: bool = True
-    """Whether the files must have the known checksums. Otherwise they are read and counted, and what was fetched is
-    noted in ``NAME.sha256``."""
+    """Whether the files must have the known checksums. Otherwise they are read and counted, and their checksums are
+    recorded in ``NAME.sha256``."""
     needs: tuple[str, ...] = ()
-    """Other data sets, without which the files cannot be made."""
+    """Other data sets that are needed to make the files."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set, as the catalogue knows it."""
+    """The catalogue's description of a data set."""
 
     name: str
     about: str
-    """In one line."""
+    """A description in one line."""
     read: Callable[..., Dataset[Any]]
-    """Of its folder (None if it is generated) and options."""
+    """Reads it, from its folder (None if it is generated) and options."""
     folder: str = ""
-    """Within a place. Empty: it is generated, and has no files."""
+    """Its folder within a place. Empty: it is generated, and has no files."""
     files: tuple[File, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     """Records of each split."""
     source: Source | None = None
     by_hand: str = ""
-    """What to do where `get` cannot help."""
+    """Instructions if `get` cannot download it."""
     licence: str = ""
     variants: tuple[Mapping[str, Any], ...] = ({},)
     """Options of ``read`` that together read every file."""
     workload: str = ""
-    """The workload that it belongs to, if that has another name. The command line takes the workload's name."""
+    """The workload that it belongs to, if that has another name. The command line uses the workload's name."""
 
     @property
     def called(self) -> str:
@@ -98,10 +98,10 @@ class Entry:
 
     @property
     def remedy(self) -> str:
-        """How to come by it, for the end of an error."""
+        """How to get it, for the end of an error message."""
         can_get = self.source is not None and self.source.bases
         return f"'ampnet data get {self.called}' {'fetches it' if can_get else 'says how to make it'}"
 
     def complaint(self, fault: object) -> str:
-        """What is wrong, for the eyes of who has to mend it."""
+        """Returns an error message with the fault and the remedy."""
         return f"{self.name}: {fault}; {self.remedy}"

@@ -1,12 +1,12 @@
-"""Fetching a data set: nothing is in its place before it is whole, and nothing half-written stays.
+"""Downloads a data set: files are moved into place only when all are verified, and no partial files remain.
 
-    place/.mnist.part-4711/fetched0/    what came over the wire: length and sha256 compared, where they are known
-                          /files0/      what it was turned into
+    place/.mnist.part-4711/fetched0/    the download: length and sha256 compared, if they are known
+                          /files0/      the converted files
     verify the files: every record is read and counted, and checksums are compared
     rename them into place/mnist/
 
-A second copy of the program does not disturb the first: each has a folder of its own. The folder goes away whatever
-happens; that of a process that was killed goes away with the next fetch.
+Each process has its own temporary folder, so several do not interfere. The folder is always removed; that of a killed
+process is removed at the next download.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def fetch(
     data_dir: Path | None = None,
     progress: Progress = lambda address, have, total: None,
 ) -> str:
-    """Fetch a data set into its folder under ``place``; returns how it was verified.
+    """Download a data set to its folder under ``place``; returns how it was verified.
 
-    ``base_url`` takes the place of the addresses that the catalogue knows: names are put after it. ``data_dir`` is
-    where other data sets are looked for, if this one is made with the help of them.
+    ``base_url`` replaces the addresses of the catalogue: file names are appended to it. ``data_dir`` is searched for
+    other data sets that are needed to make this one.
     """
     source = entry.source
     if source is None:
@@ -48,10 +48,10 @@ def fetch(
     if not bases:
         raise DataError(
             f"{entry.name} cannot be fetched: its source must be converted first. Put the file into "
-            f"{place / entry.folder}, or give --base-url, an address where somebody has it.\n{entry.by_hand}"
+            f"{place / entry.folder}, or give --base-url, an address that has it.\n{entry.by_hand}"
         )
     for name in source.needs:
-        load(name, data_dir)  # before hundreds of megabytes come for nothing
+        load(name, data_dir)  # fail before hundreds of megabytes are downloaded
     with _room(entry, place), _part(entry, place) as part:
         faults = []
         for number, base in enumerate(bases):
@@ -82,7 +82,7 @@ def _keep(fetched: Path, files: Path, data_dir: Path | None) -> None:
 
 
 def _verify(entry: Entry, files: Path) -> str:
-    """Read everything; returns how it is known to be right."""
+    """Read everything; returns how it was verified."""
     assert entry.source is not None
     for options in entry.variants:
         read_folder(entry, files, **options)
@@ -100,7 +100,7 @@ def _verify(entry: Entry, files: Path) -> str:
 
 @contextlib.contextmanager
 def _room(entry: Entry, place: Path) -> Iterator[None]:
-    """What the disk refuses is a `DataError`."""
+    """A context that converts errors of the disk to `DataError`."""
     try:
         yield
     except OSError as error:
@@ -113,7 +113,7 @@ def _room(entry: Entry, place: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _part(entry: Entry, place: Path) -> Iterator[Path]:
-    """A folder to work in, on the disk of the place, that goes away whatever happens."""
+    """Yields a temporary folder on the same disk, which is always removed."""
     new = not place.exists()
     place.mkdir(parents=True, exist_ok=True)
     for left in place.glob(f".{entry.name}.part-*"):
@@ -126,12 +126,12 @@ def _part(entry: Entry, place: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(part, ignore_errors=True)
         if new:
-            with contextlib.suppress(OSError):  # it is not empty: all went well
+            with contextlib.suppress(OSError):  # not empty after a success
                 place.rmdir()
 
 
 def _alive(pid: str) -> bool:
-    """Whether a process of that number works on this machine. Ours has only just begun."""
+    """Whether a process of that pid runs on this machine; False for this process, which has just begun."""
     if pid == str(os.getpid()):
         return False
     try:
@@ -144,7 +144,7 @@ def _alive(pid: str) -> bool:
 
 
 def _move(files: Path, folder: Path) -> None:
-    """Rename every file into its place. A file of the same name, packed in another way, would hide it: it goes."""
+    """Move every file into place. A file of the same name, packed differently, would hide it and is removed."""
     for path in sorted(p for p in files.rglob("*") if p.is_file()):
         target = folder / path.relative_to(files)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The files of a data set: found, packed or not; read as far as they go; and what to say of one that is damaged.
+"""The files of a data set: finds them, packed or not, reads them, and reports damage.
 
-A file that ends too early is read to where it ends, so that the error can name the record that is cut.
+A truncated file is read to its end, so that the error can name the truncated record.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ import numpy as np
 from ampnet.errors import DataError
 
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
-"""How to open a file with such an ending."""
+"""Functions that open a file with each suffix."""
 CHUNK = 1 << 18
+LARGEST = 1 << 30
+"""The maximal number of bytes of an unpacked file: a small archive can unpack to more than fits into memory."""
 NEWLINE = b"\n"
 
 
 class BadFile(DataError):
-    """A file of a data set is damaged, cut short, or not what it must be."""
+    """A file of a data set is damaged, truncated, or the wrong file."""
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """A file by its name, as it is or packed."""
+    """Returns the path of a file, plain or packed; None if it does not exist."""
     for ending in ("", *PACKED):
         path = folder / (name + ending)
         if path.is_file():
@@ -37,7 +39,7 @@ def find(folder: Path, name: str) -> Path | None:
 
 
 def need(folder: Path, name: str) -> Path:
-    """The same, where it must be."""
+    """Returns the path of a file, plain or packed; raises `BadFile` if it does not exist."""
     path = find(folder, name)
     if path is None:
         raise BadFile(f"{folder / name}: there is no such file, packed or not")
@@ -45,13 +47,15 @@ def need(folder: Path, name: str) -> Path:
 
 
 def unpack(path: Path) -> tuple[bytearray, str | None]:
-    """The contents, and what is wrong with them: None, or why nothing follows after what could be read."""
+    """Returns the contents that could be read, and the fault that ended them, or None."""
     data = bytearray()
     fault = None
     try:
         with PACKED.get(path.suffix, open)(path, "rb") as file:
             while chunk := file.read1(CHUNK):
                 data += chunk
+                if len(data) > LARGEST:
+                    return data, f"it unpacks to more than {LARGEST:,} bytes"
     except EOFError:
         fault = f"the {path.suffix} file ends too early"
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
@@ -60,7 +64,7 @@ def unpack(path: Path) -> tuple[bytearray, str | None]:
 
 
 def lines(path: Path, unit: str = "line") -> list[str]:
-    """The lines of a text, without their ends. The text must be whole, UTF-8, and end with a line's end."""
+    """Returns the lines of a text, without newlines. The text must be complete, UTF-8, and end with a newline."""
     data, fault = unpack(path)
     if fault is None and data[-1:] not in (NEWLINE, b""):
         fault = "the file ends in the middle of it"
@@ -75,20 +79,22 @@ def lines(path: Path, unit: str = "line") -> list[str]:
 
 
 def arrays(path: Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
-    """Arrays of an npz file, by name. Nothing in it is unpickled."""
+    """Returns arrays of an npz file, by name. Nothing in it is unpickled."""
     out: dict[str, np.ndarray] = {}
     with path.open("rb") as raw:
         try:
             with np.load(raw, allow_pickle=False) as file:
                 if not isinstance(file, np.lib.npyio.NpzFile):
                     raise broken(path, "", "not an npz file")
+                if file.zip is not None and sum(one.file_size for one in file.zip.infolist()) > LARGEST:
+                    raise broken(path, "", f"it unpacks to more than {LARGEST:,} bytes")
                 for name in fields:
                     if name not in file.files:
                         raise broken(path, "", f"it has no field '{name}'; there are: {', '.join(file.files)}")
                     out[name] = file[name]
         except BadFile:
             raise
-        except Exception as error:  # damaged bytes make zipfile and numpy stumble in a dozen ways
+        except Exception as error:  # damaged bytes raise many kinds of errors in zipfile and numpy
             where = f"field '{fields[len(out)]}'" if out else ""
             what = " ".join(str(error).split()) or type(error).__name__
             raise broken(path, where, f"cut short or damaged ({what})") from error
@@ -96,9 +102,9 @@ def arrays(path: Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def refuse_unsafe(path: Path, names: Iterable[str]) -> None:
-    """Refuse an archive that has a member whose name leads out of the folder it would be unpacked into.
+    """Raise `BadFile` for an archive with a member whose name leads out of the target folder.
 
-    Nothing is ever written under a name that an archive gives; such an archive is not what it should be.
+    Nothing is ever written under a name from an archive; but such an archive is not the expected one.
     """
     for name in names:
         if name.startswith("/") or ".." in name.split("/") or "\\" in name:
@@ -106,15 +112,16 @@ def refuse_unsafe(path: Path, names: Iterable[str]) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Of a file as it is."""
+    """Returns the checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def contents_sha256(path: Path, fields: Sequence[str] = ()) -> str:
-    """Of what a file holds, unpacked; of an npz file, of its arrays ``fields``, each after its name, type and shape.
+    """Returns the checksum of a file's unpacked contents; for an npz file, of the arrays ``fields``, each with its
+    name, type and shape.
 
-    A file that cannot be unpacked is a `BadFile`.
+    Raises `BadFile` for a file that cannot be unpacked.
     """
     if fields:
         digest = hashlib.sha256()
@@ -131,5 +138,5 @@ def contents_sha256(path: Path, fields: Sequence[str] = ()) -> str:
 
 
 def broken(path: Path, where: str, what: str) -> BadFile:
-    """The error of a file: which one, which record, what is wrong."""
+    """Returns the error of a file, with its path, the record and the fault."""
     return BadFile(f"{path}{', ' if where else ''}{where}: {what}")

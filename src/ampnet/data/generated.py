@@ -1,7 +1,7 @@
-"""Generated data of the shape of real data sets: for tests, examples and benchmarks. Everything follows from a seed.
+"""Generated data with the shapes of real data sets, for tests, examples and benchmarks. A seed determines everything.
 
-Each function gives the arguments of a model in `ampnet.models`, one tuple an instance. What is to be learnt is there to
-be learnt: labels follow from the input by a rule.
+Each function yields the arguments of a model in `ampnet.models`, one tuple per instance. Labels follow from the input
+by a rule, so they can be learnt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def images(count: int, seed: int, width: int = 784, classes: int = 10) -> Iterat
 
 
 def trees(count: int, seed: int, vocabulary: int = 100, most_leaves: int = 20) -> Iterator[tuple[Tree]]:
-    """For `TreeLstm`: random binary trees. A word is for or against something; a node's label adds its words up."""
+    """For `TreeLstm`: random binary trees. A word is positive or negative; a node's label is the sum over its words."""
     rng = np.random.default_rng((seed, 2))
     for _ in range(count):
         parents = random_tree(int(rng.integers(1, most_leaves + 1)), rng)
@@ -44,7 +44,8 @@ def trees(count: int, seed: int, vocabulary: int = 100, most_leaves: int = 20) -
 
 
 def random_tree(leaves: int, rng: np.random.Generator) -> Ints:
-    """The parents of a random binary tree: neighbours are joined until one is left. Children come before parents."""
+    """Returns the parents of a random binary tree: neighbours are joined until one is left. Children precede
+    parents."""
     parents = np.full(2 * leaves - 1, -1)
     roots = list(range(leaves))
     for new in range(leaves, 2 * leaves - 1):
@@ -57,7 +58,7 @@ def random_tree(leaves: int, rng: np.random.Generator) -> Ints:
 def molecules(
     count: int, seed: int, features: int = 10, kinds: int = 4, most_atoms: int = 20
 ) -> Iterator[tuple[Seq, Edges, Tensor]]:
-    """For `Qm9`: random trees of atoms without rings. Every bond of kind 0 adds how much its two atoms differ."""
+    """For `Qm9`: random trees of atoms without rings. Every bond of kind 0 adds the difference of its two atoms."""
     rng = np.random.default_rng((seed, 3))
     for _ in range(count):
         n = int(rng.integers(3, most_atoms + 1))
@@ -88,7 +89,7 @@ def deductions(
 def permutations(
     count: int, seed: int, width: int = 256, layers: int = 8, applied: int = 8, classes: int = 10
 ) -> Iterator[tuple[Tensor, Seq, Tensor]]:
-    """For `PermutedLayers`: a teacher of the same make says what the class is."""
+    """For `PermutedLayers`: a teacher of the same architecture determines the class."""
     fixed = np.random.default_rng(0)
     weights = fixed.standard_normal((layers, width, width)) * np.sqrt(2 / width)
     last = fixed.standard_normal((classes, width))
@@ -103,7 +104,7 @@ def permutations(
 
 
 def rotations(count: int, seed: int, most_steps: int = 6) -> Iterator[tuple[Tensor, int, Tensor]]:
-    """For `AdaptiveDepth`: a point in the plane, turned by 20 degrees so many times (perhaps not at all)."""
+    """For `AdaptiveDepth`: a point in the plane, rotated by 20 degrees a number of times (from 0)."""
     rng = np.random.default_rng((seed, 6))
     for _ in range(count):
         angle, steps = rng.random() * 2 * np.pi, int(rng.integers(0, most_steps + 1))

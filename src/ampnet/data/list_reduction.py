@@ -34,7 +34,7 @@ MAX_TOKENS = 10
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """``tokens`` [sequences, 10], of which the first ``lengths`` of each row count, and ``labels``."""
+    """``tokens`` [sequences, 10], the ``lengths`` of the rows, and ``labels``."""
 
     tokens: Ints
     lengths: Ints
@@ -56,12 +56,12 @@ class Digits:
 
 
 def arguments(record: Digits) -> tuple[Seq, Tensor]:
-    """For `ListReduction`."""
+    """Returns the arguments of `ListReduction`."""
     return Seq(torch.from_numpy(record.tokens)), torch.tensor(record.label)
 
 
 def generate(count: int, seed: int) -> Sequences:
-    """``count`` sequences drawn from ``seed``."""
+    """Generate ``count`` sequences from ``seed``."""
     if count < 1:
         raise DataError(f"list reduction: {count} sequences were asked for")
     rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def _mean(values: Ints, mask: np.ndarray) -> np.ndarray:
 
 
 def buckets(data: Sequences, size: int, rng: np.random.Generator | None = None) -> Iterator[Ints]:
-    """The sequences in groups of ``size`` of one length (the last of each length may be smaller), as positions.
+    """Yields groups of ``size`` sequences of one length (the last of each length may be smaller), as indices.
 
     With ``rng`` both the sequences within a length and the order of the groups are shuffled.
     """
@@ -111,7 +111,7 @@ def buckets(data: Sequences, size: int, rng: np.random.Generator | None = None) 
 
 
 def read(folder: Path | None = None, seed: int = 0, train: int = 100_000, valid: int = 10_000) -> Dataset[Digits]:
-    """Both splits. Training has an even seed and validation an odd one, so that no two runs share data across them."""
+    """Generate both splits. Training has an even seed and validation an odd one, so that no two runs share data."""
     parts = {"train": generate(train, 2 * seed), "valid": generate(valid, 2 * seed + 1)}
     splits = {name: Split(f"list-reduction {name}", data.__getitem__, len(data)) for name, data in parts.items()}
     return Dataset("list-reduction", splits, arguments)

@@ -1,4 +1,4 @@
-"""MNIST: handwritten digits, 28 by 28 pixels (LeCun, Cortes, Burges). 60,000 to learn from, 10,000 to test with.
+"""MNIST: handwritten digits, 28 by 28 pixels (LeCun, Cortes, Burges). 60,000 for training, 10,000 for testing.
 
 The idx format is a header of big-endian integers, then bytes:
 
@@ -20,7 +20,7 @@ from ampnet.data.files import broken, need, unpack
 
 SIDE, CLASSES = 28, 10
 MEAN, STD = 0.1307, 0.3081
-"""Of the training pixels, from 0 to 1."""
+"""Mean and standard deviation of the training pixels, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Digit:
 
 
 def arguments(digit: Digit) -> tuple[Tensor, Tensor]:
-    """For `Mlp`: pixels with mean 0 and deviation 1, and the class."""
+    """Returns the arguments of `Mlp`: pixels with mean 0 and standard deviation 1, and the class."""
     pixels = digit.pixels.astype(np.float32)
     pixels *= 1 / (255 * STD)
     pixels -= MEAN / STD
@@ -40,7 +40,7 @@ def arguments(digit: Digit) -> tuple[Tensor, Tensor]:
 
 
 def read(folder: Path) -> Dataset[Digit]:
-    """From the four files."""
+    """Read the four files."""
     return Dataset("mnist", {"train": _split(folder, "train"), "test": _split(folder, "t10k")}, arguments)
 
 
@@ -58,7 +58,7 @@ def _split(folder: Path, part: str) -> Split[Digit]:
 
 
 def _idx(path: Path, unit: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The rows of an idx file of bytes, each flat."""
+    """Returns the rows of an idx file of bytes, each flattened."""
     data, fault = unpack(path)
     header = 8 + 4 * len(shape)
     if len(data) < header:

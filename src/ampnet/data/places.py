@@ -1,12 +1,12 @@
-"""Where data sets are looked for. The first place that has a file of a data set is where it is read from.
+"""The folders that are searched for data sets. A data set is read from the first place that has a file of it.
 
-    1  the folder that was given          --data-dir, or load(..., data_dir=...)
+    1  the given folder                   --data-dir, or load(..., data_dir=...)
     2  $AMPNET_DATA
     3  ../shared/data                     beside the current folder, then beside the checkout of this repository
-    4  $XDG_CACHE_HOME/ampnet             or ~/.cache/ampnet; `ampnet data get` puts them here
+    4  $XDG_CACHE_HOME/ampnet             or ~/.cache/ampnet; `ampnet data get` writes here
 
-Every data set has a folder of its own in there (`mnist/`, `sst/`, ...). Files of one data set are never taken from two
-places: a folder that lacks some of them is an error, not a reason to look further.
+Every data set has its own folder in a place (`mnist/`, `sst/`, ...). Files of one data set are never taken from two
+places: a folder with only some of them is an error.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from ampnet.errors import DataError
 
 SHARED = Path("../shared/data")
 CHECKOUT = Path(__file__).parents[3]
-"""Of this repository, if the package runs from one."""
+"""The checkout of this repository, if the package runs from one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder of data sets, and why it is looked at."""
+    """A folder of data sets, and why it is searched."""
 
     path: Path
     why: str
 
 
 def cache() -> Path:
-    """The folder that `ampnet data get` fills."""
+    """Returns the folder that `ampnet data get` writes to."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ampnet"
 
 
 def places(data_dir: str | Path | None = None) -> list[Place]:
-    """All places, in the order in which they are looked at; each only once."""
+    """Returns all places, in the order of the search; each only once."""
     out = []
     if data_dir is not None:
         out.append(Place(Path(data_dir), "--data-dir"))
@@ -57,12 +57,12 @@ def places(data_dir: str | Path | None = None) -> list[Place]:
 
 
 def missing(entry: Entry, folder: Path) -> list[str]:
-    """The files that a folder lacks."""
+    """Returns the files that a folder lacks."""
     return [file.path for file in entry.files if find(folder, file.path) is None]
 
 
 def locate(entry: Entry, data_dir: str | Path | None = None) -> Path | None:
-    """The folder of a data set in the first place that has a file of it; None: nowhere."""
+    """Returns the folder of a data set in the first place that has a file of it; None if there is none."""
     for place in places(data_dir):
         folder = place.path / entry.folder
         if len(missing(entry, folder)) < len(entry.files):
@@ -85,9 +85,9 @@ def read(entry: Entry, data_dir: str | Path | None = None, **options: Any) -> Da
 
 
 def read_folder(entry: Entry, folder: Path, **options: Any) -> Dataset[Any]:
-    """Read a data set from its folder, and count its records: a text that lacks its last lines looks whole.
+    """Read a data set from its folder, and count its records: a truncated text may look complete.
 
-    What is wrong is a `BadFile`.
+    Raises `BadFile` for a missing or damaged file.
     """
     if lacking := missing(entry, folder):
         raise BadFile(f"{folder} lacks {', '.join(lacking)}")

@@ -1,14 +1,14 @@
 """QM9 (Ramakrishnan et al. 2014): 130,831 small organic molecules as graphs, and their dipole moment.
 
-All molecules lie end to end in flat arrays; molecule i is a slice of each:
+All molecules are concatenated in flat arrays; molecule i is a slice of each:
 
     node_offset    [0    5    9 ...]           atoms of molecule i:  node_offset[i] : node_offset[i + 1]
     atomic_number  [6 1 1 1 1 | 7 1 1 1 | ...]
     edge_offset    [0    4    7 ...]           bonds, each once; types: single, double, triple, aromatic
 
-The file, which `ampnet.data.qm9_archive` makes, is in the order of the original, small molecules first, so the split is
-drawn: 117,000 to learn from, the other 13,831 to validate with. The seed of the split is an option (``load("qm9",
-seed=1)``) and has nothing to do with that of a run. The target is the norm of the dipole moment, in Debye.
+The file, which `ampnet.data.qm9_archive` makes, is in the original order, small molecules first, so the split is
+random: 117,000 for training, the other 13,831 for validation. The seed of the split is an option (``load("qm9",
+seed=1)``), independent of that of a run. The target is the norm of the dipole moment, in Debye.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Molecule:
-    """Atoms and bonds, and what is to be predicted."""
+    """Atoms and bonds, and the target."""
 
     index: int
     """Its number in the original QM9, from 1."""
@@ -65,15 +65,16 @@ class Molecule:
 
 @dataclass(frozen=True)
 class Molecules(Dataset[Molecule]):
-    """The molecules, and what the training ones say of the target."""
+    """The molecules, and the statistics of the training targets."""
 
     mean: float
     std: float
-    """Of the training molecules' dipole moments, Debye."""
+    """Mean and standard deviation of the training molecules' dipole moments, Debye."""
 
 
 def arguments(molecule: Molecule, mean: float = 0.0, std: float = 1.0) -> tuple[Seq, Edges, Tensor]:
-    """For `Qm9`, with ``features=FEATURES``. The target is in Debye, or ``(dipole - mean) / std``."""
+    """Returns the arguments of `Qm9` with ``features=FEATURES``. The target is in Debye, or ``(dipole - mean) /
+    std``."""
     z, (a, b, kind) = molecule.atoms, molecule.bonds.T
     n = len(z)
     source, target = np.concatenate((a, b)), np.concatenate((b, a))
@@ -90,7 +91,7 @@ def arguments(molecule: Molecule, mean: float = 0.0, std: float = 1.0) -> tuple[
 
 
 def read(folder: Path, seed: int = 0) -> Molecules:
-    """From the one file; ``seed`` draws the split."""
+    """Read the file; ``seed`` determines the split."""
     path = need(folder, "qm9_graphs.npz")
     got = arrays(path, FIELDS)
     _check(path, got)
@@ -112,7 +113,7 @@ def read(folder: Path, seed: int = 0) -> Molecules:
 
 
 def _check(path: Path, got: dict[str, np.ndarray]) -> None:
-    """Everything belongs together: no atom, bond or number that a model would stumble over."""
+    """Raise `BadFile` for inconsistent arrays, or atoms, bonds or numbers out of range."""
     count, node, edge = len(got["mu"]), got["node_offset"], got["edge_offset"]
     for name, offsets, parts in (
         ("node_offset", node, ("atomic_number", "formal_charge")),

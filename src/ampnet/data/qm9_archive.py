@@ -2,7 +2,7 @@
 
     5                                           atoms
     gdb 1   157.7118 157.70997 157.70699 0. ... number, rotational constants A B C, dipole moment (Debye), and more
-    C  -0.0126981359  1.0858041578 ...          an atom a line: element, coordinates, charge
+    C  -0.0126981359  1.0858041578 ...          one atom per line: element, coordinates, charge
     H  ...
     1341.307  1341.3284 ...                     frequencies
     C   C                                       SMILES: of GDB-17, and of the relaxed geometry
@@ -10,7 +10,7 @@
 
 The files have no bonds. Ours are those of the first SMILES (`ampnet.data.smiles`), the molecule that the geometry was
 calculated for. Its atoms must be those of the file. Molecules listed in ``uncharacterized.txt`` are left out: their
-relaxed geometry is another molecule than the SMILES says.
+relaxed geometry is another molecule than that of the SMILES.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LEFT_OUT = Remote(
 )
 NAME = re.compile(r"dsgdb9nsd_\d{6}\.xyz")
 LARGEST = 1 << 16
-"""Bytes of an xyz file, at most."""
+"""The maximal number of bytes of an xyz file."""
 SYMBOLS = {"H": 1, **smiles.NUMBERS}
 
 Graph = tuple[list[int], list[int], list[smiles.Bond], float]
@@ -77,7 +77,7 @@ def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
 
 
 def _left_out(path: Path) -> set[int]:
-    """The numbers in the list of molecules: of its lines, those that begin with one."""
+    """Returns the numbers in the list of molecules, from the lines that begin with one."""
     rows = map(str.split, path.read_text(encoding="utf-8", errors="replace").splitlines())
     found = {int(row[0]) for row in rows if row and row[0].isdecimal()}
     if not found:
@@ -106,7 +106,7 @@ def _graph(rows: list[str]) -> Graph:
 
 
 def packed(graphs: dict[int, Graph]) -> dict[str, Any]:
-    """The arrays of `ampnet.data.qm9`, of molecules by number, in the order of the numbers."""
+    """Returns the arrays of `ampnet.data.qm9` for molecules by number, sorted."""
     order = sorted(graphs)
     bonds = np.array([bond for i in order for bond in graphs[i][2]], dtype=np.uint8).reshape(-1, 3)
     return {

@@ -1,4 +1,4 @@
-"""Molecular graphs from SMILES: what QM9's archive says of bonds. Pure Python; equal to RDKit's graphs for all of QM9.
+"""Molecular graphs from SMILES, which hold the bonds in QM9's archive. Pure Python; equal to RDKit's graphs for QM9.
 
     NC1=CNC=N1      atoms in the order of the text, a digit opens and closes a ring, brackets hold charges: [NH3+]
 
@@ -10,7 +10,8 @@
 atom gives 0, 1 or 2 electrons to a ring, or cannot be part of an aromatic one. A ring, or several that share bonds, is
 aromatic with 4n + 2 electrons; its outer bonds become aromatic.
 
-Only what QM9 uses is read: C, N, O and F, written with single, double and triple bonds. Anything else is a ValueError.
+Only the subset that QM9 uses is supported: C, N, O and F, with single, double and triple bonds. Anything else raises
+ValueError.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def aromatic(atoms: Sequence[int], charges: Sequence[int], hydrogens: Sequence[i
     corners = {ring: {i for k in ring for i in bonds[k][:2]} for ring in rings}
 
     def possible(ring: frozenset[int]) -> bool:
-        """An oxygen between single bonds has a part in small rings only (since RDKit 2026.09)."""
+        """Whether a ring can be aromatic: an oxygen between single bonds counts in small rings only (RDKit 2026.09)."""
         return all(
             electrons[i] is not None and (len(ring) <= SMALL or atoms[i] != 8 or charges[i] or electrons[i] != 2)
             for i in corners[ring]
@@ -144,7 +145,8 @@ def aromatic(atoms: Sequence[int], charges: Sequence[int], hydrogens: Sequence[i
 
 
 def _electrons(z: int, charge: int, hydrogens: int, bonds: Sequence[tuple[int, int, bool]]) -> int | None:
-    """What an atom gives to an aromatic ring; None: it cannot be in one. A bond is (neighbour, order, in a ring)."""
+    """Returns an atom's electrons for an aromatic ring; None: it cannot be in one. A bond is (neighbour, order, in a
+    ring)."""
     degree = len(bonds) + hydrogens
     valence = sum(order for _, order, _ in bonds) + hydrogens
     allowed = VALENCE.get(z - charge, 0) if charge else VALENCE[z]
@@ -170,7 +172,7 @@ def _electrons(z: int, charge: int, hydrogens: int, bonds: Sequence[tuple[int, i
 
 
 def _rings(atoms: int, bonds: Sequence[Bond]) -> list[frozenset[int]]:
-    """The smallest rings, as sets of bonds: all simple cycles that are no sum of shorter ones."""
+    """Returns the smallest rings, as sets of bonds: all simple cycles that are not a sum of shorter ones."""
     near: list[list[tuple[int, int]]] = [[] for _ in range(atoms)]
     for k, (a, b, _) in enumerate(bonds):
         near[a].append((b, k))
@@ -199,14 +201,14 @@ def _rings(atoms: int, bonds: Sequence[Bond]) -> list[frozenset[int]]:
 
 
 def _reduced(vector: int, basis: Sequence[int]) -> int:
-    """What is left of a vector over GF(2): 0 if it is a sum of the basis, whose leading bits differ."""
+    """Returns the remainder of a vector over GF(2): 0 if it is a sum of the basis, whose leading bits differ."""
     for other in sorted(basis, reverse=True):
         vector = min(vector, vector ^ other)
     return vector
 
 
 def _joined(rings: Sequence[frozenset[int]]) -> bool:
-    """Whether rings hang together by shared bonds."""
+    """Whether rings are connected by shared bonds."""
     reached, rest = set(rings[0]), list(rings[1:])
     while more := [ring for ring in rest if ring & reached]:
         reached.update(*more)

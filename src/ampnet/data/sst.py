@@ -9,8 +9,8 @@
            1: 2    2: 4                             words    [It 's good]
             's     good
 
-Pieces of a line are parted by the ASCII space only: three words of the treebank hold a no-break space, which
-``str.split()`` would take for another.
+Tokens of a line are separated by the ASCII space only: three words of the treebank contain a no-break space, at which
+``str.split()`` would split as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ARCHIVE = Remote(
     size=789_539,
 )
 LARGEST = 1 << 24
-"""Bytes of a file of trees, at most."""
+"""The maximal number of bytes of a file of trees."""
 CLASSES = 5
 FILES = {"train": "train", "valid": "dev", "test": "test"}
 
@@ -48,7 +48,7 @@ class Sentence:
     parents: Ints
     labels: Ints
     words: Ints
-    """Numbers in `Treebank.vocabulary`."""
+    """Indices into `Treebank.vocabulary`."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Treebank(Dataset[Sentence]):
 
 
 def arguments(sentence: Sentence) -> tuple[Tree]:
-    """For `TreeLstm`."""
+    """Returns the arguments of `TreeLstm`."""
     words, labels = torch.from_numpy(sentence.words), torch.from_numpy(sentence.labels)
     return (Tree(sentence.parents, leaves={"word": words}, label=labels),)
 
 
 def read(folder: Path) -> Treebank:
-    """From the three files of trees."""
+    """Read the three files of trees."""
     numbers: dict[str, int] = {}
     packed = {split: _Trees(need(folder, f"{part}.txt"), numbers) for split, part in FILES.items()}
     vocabulary = tuple(sorted(numbers))
@@ -79,7 +79,7 @@ def read(folder: Path) -> Treebank:
 
 
 class _Trees:
-    """All trees of a file, end to end. ``nodes`` and ``leaves`` hold where the nodes and words of each begin."""
+    """All trees of a file, concatenated. ``nodes`` and ``leaves`` hold the index of each tree's first node and word."""
 
     def __init__(self, path: Path, numbers: dict[str, int]) -> None:
         parents: list[int] = []
@@ -106,10 +106,10 @@ class _Trees:
 
 
 def _parse(line: str, parents: list[int], labels: list[int], words: list[int], numbers: dict[str, int]) -> None:
-    """Append a tree. What is wrong with it is a ValueError."""
+    """Append a tree. Raises ValueError for an invalid line."""
     first = len(labels)
     opened: list[int] = []  # labels of the nodes that are not closed yet
-    held: list[list[int]] = [[]]  # what each of them holds so far: its children; -1 for a word
+    held: list[list[int]] = [[]]  # the contents of each so far: its children; -1 for a word
     for piece in line.split(" "):
         if piece[:1] == "(":
             label = ord(piece[1]) - 48 if len(piece) == 2 else -1
@@ -138,7 +138,7 @@ def _parse(line: str, parents: list[int], labels: list[int], words: list[int], n
 
 
 def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
-    """The trees out of Stanford's archive."""
+    """Extract the trees from Stanford's archive."""
     path = fetched / ARCHIVE.name
     try:
         with zipfile.ZipFile(path) as archive:

@@ -1,11 +1,11 @@
-"""Word vectors for the words of the Stanford Sentiment Treebank: what the Tree-LSTM's embedding starts from.
+"""Word vectors for the words of the Stanford Sentiment Treebank: the initial embedding of the Tree-LSTM.
 
     trees = load("sst")
     table = load("glove").rows(trees.vocabulary)             float32 [words, 50]; words without a vector: small noise
     with torch.no_grad():
         model.embedding.weight.copy_(torch.from_numpy(table))
 
-Two makes. ``glove``: GloVe 6B (Pennington, Socher, Manning 2014), lower case, 50-d, and 300-d where it was fetched from
+Two sets. ``glove``: GloVe 6B (Pennington, Socher, Manning 2014), lower case, 50-d, and 300-d if it was downloaded from
 its source. ``wordvec300``: 300-d, the pruned table of a spaCy pipeline, cased; not GloVe.
 
 A file is an npz with ``tokens`` (as in the trees), ``found`` (whether there is a vector) and ``vectors`` (float16).
@@ -37,12 +37,12 @@ ARCHIVE = Remote(
 FIELDS = ("tokens", "found", "vectors")
 FILES = {"glove": "glove_6B_{dim}d_sst.npz", "wordvec300": "spacy_md_{dim}d_sst.npz"}
 NOISE = 0.05
-"""Words without a vector get numbers up to this, as in Tai et al. 2015."""
+"""Words without a vector get random numbers up to this, as in Tai et al. 2015."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word as written in the trees, and its vector, if there is one."""
+    """A word as written in the trees, and its vector, if any."""
 
     token: str
     vector: np.ndarray | None
@@ -50,7 +50,7 @@ class Word:
 
 @dataclass(frozen=True)
 class WordVectors(Dataset[Word]):
-    """A table of vectors. Its one split is ``words``; it has no model of its own."""
+    """A table of vectors. Its one split is ``words``; no model is trained on it alone."""
 
     tokens: np.ndarray
     found: np.ndarray
@@ -59,11 +59,12 @@ class WordVectors(Dataset[Word]):
 
     @property
     def width(self) -> int:
-        """Numbers in a vector."""
+        """The length of a vector."""
         return int(self.vectors.shape[1])
 
     def rows(self, vocabulary: Sequence[str], seed: int = 0) -> np.ndarray:
-        """A row for each word, float32, in the order of the vocabulary. The seed decides the rows of unknown words."""
+        """Returns a row for each word, float32, in the order of the vocabulary. The seed determines the rows of unknown
+        words."""
         noise = np.random.default_rng(seed).uniform(-NOISE, NOISE, (len(vocabulary), self.width))
         table = noise.astype(np.float32)
         at = {token: i for i, token in enumerate(self.tokens.tolist()) if self.found[i]}
@@ -75,7 +76,7 @@ class WordVectors(Dataset[Word]):
 
 
 def read(folder: Path, *, name: str, dims: Sequence[int], scale: float, dim: int | None = None) -> WordVectors:
-    """From the file of so many dimensions (default: the first of ``dims``)."""
+    """Read the file with ``dim`` dimensions (default: the first of ``dims``)."""
     dim = dims[0] if dim is None else dim
     if dim not in dims:
         raise DataError(f"{name}: there are no vectors of {dim} dimensions; there are {', '.join(map(str, dims))}")
@@ -98,7 +99,7 @@ def read(folder: Path, *, name: str, dims: Sequence[int], scale: float, dim: int
 
 
 def here(name: str, dim: int, data_dir: Path | None = None) -> Path | None:
-    """The file of these vectors, if it is on this machine. Reads nothing."""
+    """Returns the file of these vectors, if it is on this machine. Reads nothing."""
     from ampnet.data.catalog import entry_of
 
     folder = locate(entry_of(name), data_dir)
@@ -106,13 +107,13 @@ def here(name: str, dim: int, data_dir: Path | None = None) -> Path | None:
 
 
 def plain(token: str) -> str:
-    """A word of the trees as it is written elsewhere: brackets and slashes without their escapes."""
+    """Returns a word of the trees in plain spelling: brackets and slashes without their escapes."""
     brackets = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
     return brackets.get(token, token.replace("\\/", "/").replace("\\*", "*"))
 
 
 def convert(fetched: Path, out: Path, data_dir: Path | None) -> None:
-    """The vectors of the treebank's words out of GloVe's archive: the trees must be here already."""
+    """Extract the vectors of the treebank's words from GloVe's archive. Requires the trees."""
     trees = load("sst", data_dir)
     assert isinstance(trees, sst.Treebank)
     tokens = np.array(trees.vocabulary)

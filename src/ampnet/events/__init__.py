@@ -1,4 +1,4 @@
-"""The event log and what is read off it: staleness, utilisation, replicas, pictures, whether promises were kept."""
+"""The event log and its readers: staleness, utilisation, replicas, pictures, and checks of the promises."""
 
 from ampnet.events.check import PromiseBroken, Violation, assert_kept, check
 from ampnet.events.log import (

@@ -1,15 +1,15 @@
-"""Boxes: what a worker did, when, and for whom. Gantt charts are drawn from these, and traces written.
+"""Boxes: the work of each worker as intervals of time. Gantt charts and traces are made from them.
 
     worker 0   [ cell > 12 13 ][ loss > 12 ][ cell < 11 ][u]      [ cell > 14 ] ...     > forward  < backward  u update
-               | a box: a batch  |                        | a box: an update, or a replica is made equal to others
+               | a box: a batch  |                        | a box: an update, or a synchronisation of a replica
 
 In a run by waves a box is an operation (``collect`` is the weight gradient of a wave), or the layout of a wave.
 
-A run has far too many boxes for one picture. `steady` picks a stretch that shows what the run is like most of the time:
+A run has far too many boxes for one picture. `steady` picks a typical interval of the run:
 
     boxes   . . [fill] . . . . . . . . . . . . . . . . . . [drain]
-                       |  candidates, evenly spread  |             among training boxes, first and last part left out
-                                 |chosen|                          the one that took neither long nor short
+                       |  candidates, evenly spread  |             among training boxes, without the first and last part
+                                 |chosen|                          the one of median length
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ampnet.events.waves import Key, key_of
 from ampnet.state import Ints
 
 FEW = 12
-"""Instances that a box lists."""
+"""The number of instances that a box lists."""
 SHOWN = (60, 36, 140)
-"""Boxes in a stretch that is picked: at least, for each worker, at most."""
+"""The number of boxes in a picked interval: minimum, per worker, maximum."""
 CANDIDATES = 31
 REMEMBERED = 1_000
-"""Waves of which the instances are remembered: more are not under way at once."""
+"""The number of waves whose instances are kept: more are not in progress at once."""
 LAYOUT = "layout"
-"""The node of a box that belongs to a wave and to no node."""
+"""The node name of a box that belongs to a wave and to no node."""
 KINDS = ("forward", "backward", "collect")
-"""Of the boxes of a wave's operations, by direction."""
+"""The kinds of a wave's operations, by direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,60 +42,60 @@ class Box:
     """A batch or operation at a node, an update of a node, a synchronisation of a replica, or the layout of a wave."""
 
     worker: str
-    """Who did it."""
+    """The worker."""
     node: str
-    """Where."""
+    """The node."""
     kind: str
     """"forward", "backward", "collect", "update", "sync" or "layout"."""
     start: float
     """Seconds since the first event of the run."""
     seconds: float
-    """How long it took."""
+    """Its duration."""
     train: bool
     """False for inference."""
     instances: tuple[int, ...]
-    """The first few instances of the batch, in rising order; none of an update or synchronisation."""
+    """The first few instances of the batch, sorted; empty for an update or synchronisation."""
     more: int
-    """How many further instances there are."""
+    """The number of further instances."""
     messages: int
-    """Messages in the batch; of an update, the gradients in it; of a synchronisation, updates since the one before."""
+    """Messages in the batch; for an update, its gradients; for a synchronisation, the updates since the one before."""
     rows: int
-    """Payload rows in the batch; none of an update or synchronisation."""
+    """Payload rows in the batch; 0 for an update or synchronisation."""
     version: int | None
-    """Changes of the node's weights so far, this one included; None for a node without parameters."""
+    """The number of changes of the node's weights so far, including this one; None for a node without parameters."""
     staleness: float | None
     """Mean staleness of a backward batch at a node with parameters."""
     wave: int | None = None
-    """Number of the wave on this worker; None where messages were passed."""
+    """The number of the wave on this worker; None with message passing."""
     round: int | None = None
-    """Of an operation of a wave."""
+    """The round of a wave's operation."""
 
     @property
     def stop(self) -> float:
-        """When it ended."""
+        """The time of its end."""
         return self.start + self.seconds
 
     def concerns(self, first: int, last: int) -> bool:
-        """Whether one of these instances is in the batch; if they are too many to be listed, whether one may be."""
+        """Whether one of these instances is in the batch; if not all are listed, whether one may be."""
         listed = any(first <= i <= last for i in self.instances)
         return listed or (self.more > 0 and last > self.instances[-1])
 
 
 def few(instances: Ints) -> tuple[list[int], int]:
-    """The first few different numbers in rising order, and how many more there are."""
-    # A set is quicker than sorting as long as it is small; and most batches are.
+    """Returns the first few distinct numbers, sorted, and the number of further ones."""
+    # A set is faster than sorting as long as it is small; and most batches are.
     different = sorted(set(instances.tolist())) if len(instances) <= 256 else np.unique(instances).tolist()
     return different[:FEW], max(0, len(different) - FEW)
 
 
 class Travellers:
-    """The instances of the waves that began last: the first few, and how many more there are."""
+    """The instances of the latest waves: the first few, and the number of further ones."""
 
     def __init__(self) -> None:
         self._of: dict[Key, tuple[tuple[int, ...], int]] = {}
 
     def begin(self, event: Wave) -> tuple[tuple[int, ...], int]:
-        """A wave begins. Returns its instances."""
+        """Add a wave that begins. Returns its instances."""
         found = tuple(sorted(event.instances)[:FEW]), max(0, len(event.instances) - FEW)
         self._of.pop(key_of(event), None)  # of a run before
         self._of[key_of(event)] = found
@@ -104,12 +104,12 @@ class Travellers:
         return found
 
     def of(self, event: Played) -> tuple[tuple[int, ...], int]:
-        """The instances that operations are about; none if their wave is not known any more."""
+        """Returns the instances of the operations; none if their wave is not kept any more."""
         return self._of.get(key_of(event), ((), 0))
 
 
 def mean_lag(lags: Sequence[tuple[int, int]]) -> float | None:
-    """The mean staleness of (staleness, messages) pairs; None without messages."""
+    """Returns the mean staleness of (staleness, messages) pairs; None without messages."""
     if len(lags) == 1:
         return float(lags[0][0])
     messages = sum(n for _, n in lags)
@@ -117,7 +117,7 @@ def mean_lag(lags: Sequence[tuple[int, int]]) -> float | None:
 
 
 def box_of(event: Event, since: float = 0.0) -> Box | None:
-    """The box of an event, if it has one. Times count from ``since``."""
+    """Returns the box of an event, if it has one. Times are relative to ``since``."""
     match event:
         case Forward():
             listed, more = few(event.received.column("instance"))
@@ -148,7 +148,7 @@ def box_of(event: Event, since: float = 0.0) -> Box | None:
 
 
 def boxes_of_wave(event: Played, since: float, instances: tuple[int, ...], more: int) -> list[Box]:
-    """The boxes of operations, in order. ``instances``: the first few of the wave; there are ``more``."""
+    """Returns the boxes of operations, in order. ``instances``: the first few of the wave; there are ``more``."""
     return [
         Box(
             event.worker,
@@ -171,7 +171,7 @@ def boxes_of_wave(event: Played, since: float, instances: tuple[int, ...], more:
 
 
 def box_of_layout(event: Wave, since: float, instances: tuple[int, ...], more: int) -> Box:
-    """The box of the time that it took to lay a wave out."""
+    """Returns the box of a wave's layout."""
     at, count = event.time - since, len(event.instances)
     return Box(
         event.worker, LAYOUT, LAYOUT, at, event.seconds, event.train, instances, more, count, 0, None, None, event.wave
@@ -179,7 +179,7 @@ def box_of_layout(event: Wave, since: float, instances: tuple[int, ...], more: i
 
 
 def boxes_of(events: Iterable[Event]) -> list[Box]:
-    """The boxes of a log, in order of their starts. Times count from the first event."""
+    """Returns the boxes of a log, sorted by start. Times are relative to the first event."""
     boxes: list[Box] = []
     since, travellers = None, Travellers()
     for event in events:
@@ -196,30 +196,30 @@ def boxes_of(events: Iterable[Event]) -> list[Box]:
 
 
 def in_order(boxes: Iterable[Box]) -> list[Box]:
-    """By their starts, in nanoseconds: events of several workers are told in another order, and so are files."""
+    """Sort boxes by their starts in nanoseconds: events of several workers, and files, are in another order."""
     return sorted(boxes, key=lambda box: (round(box.start * 1e9), box.worker, box.seconds, box.node))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a run, in seconds since its first event."""
+    """An interval of a run, in seconds since its first event."""
 
     start: float
-    """Where it begins."""
+    """Its start."""
     stop: float
-    """Where it ends."""
+    """Its end."""
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its length."""
         return self.stop - self.start
 
     def cut(self, boxes: Iterable[Box]) -> list[Box]:
-        """The boxes that reach into it."""
+        """Returns the boxes that overlap it."""
         return [b for b in boxes if b.start < self.stop and b.stop > self.start]
 
     def busy(self, boxes: Iterable[Box]) -> dict[str, float]:
-        """The part of the window that each worker worked, by name. Boxes may reach over the window's ends."""
+        """Returns the busy share of each worker in the window. Boxes may extend beyond the window's ends."""
         seconds: dict[str, float] = {}
         for box in boxes:
             inside = min(box.stop, self.stop) - max(box.start, self.start)
@@ -228,14 +228,14 @@ class Window:
 
 
 def whole(boxes: Sequence[Box]) -> Window:
-    """From the first box to the last."""
+    """Returns the window from the first box to the last."""
     return Window(boxes[0].start, max(b.stop for b in boxes)) if boxes else Window(0.0, 0.0)
 
 
 def steady(boxes: Sequence[Box], shown: int | None = None) -> Window:
-    """A stretch of about so many boxes (in order of their starts) that is like the rest of the training.
+    """Returns an interval of about ``shown`` boxes (sorted by start) that is typical of the training.
 
-    Without training it is one of the inference; of a short run it is all of it.
+    Without training it is one of the inference; for a short run it is the whole run.
     """
     if shown is None:
         least, each, most = SHOWN
@@ -248,12 +248,12 @@ def steady(boxes: Sequence[Box], shown: int | None = None) -> Window:
     high = max(low, min(high, len(boxes) - shown))
     firsts = sorted({low + (high - low) * k // (CANDIDATES - 1) for k in range(CANDIDATES)})
     stretches = [boxes[i : i + shown] for i in firsts]
-    # Of training if there is any, and with an update in it if there is one with.
+    # Prefer intervals of training, and among these such with an update.
     for wanted in (_mostly_training, _has_update):
         stretches = [some for some in stretches if wanted(some)] or stretches
     stretches.sort(key=lambda some: whole(some).seconds)
     usual = stretches[len(stretches) // 4 : len(stretches) // 2 + 1]
-    # One batch that the machine held up would take all the room.
+    # A single delayed batch would take up the whole picture.
     chosen = min(usual, key=lambda some: max(b.seconds for b in some))
     return Window(chosen[0].start, chosen[-1].stop)
 
@@ -267,15 +267,15 @@ def _has_update(boxes: Sequence[Box]) -> bool:
 
 
 def of_instances(boxes: Sequence[Box], first: int, last: int) -> Window:
-    """From the first batch in which one of these instances is to the last. Without any, an empty window."""
+    """Returns the window from the first to the last batch with one of these instances; empty without any."""
     found = [b for b in boxes if b.kind != "update" and any(first <= i <= last for i in b.instances)]
     return whole(found)
 
 
 def around(boxes: Sequence[Box], window: Window, most: int) -> list[Box]:
-    """The boxes of a window and as many of its neighbours on either side, ``most`` in all (in order of starts)."""
+    """Returns the boxes of a window and equally many on either side, ``most`` in all (sorted by start)."""
     starts = [b.start for b in boxes]
-    # A long box may reach into the window from far before it; those are found by `cut`.
+    # A long box may begin far before the window; `cut` finds those.
     first, last = bisect_left(starts, window.start), bisect_right(starts, window.stop)
     spare = max(0, most - (last - first)) // 2
     near = boxes[max(0, first - spare) : last + spare]

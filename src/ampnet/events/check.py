@@ -1,19 +1,19 @@
-"""Check: were the promises kept? Read off the event log in one pass, after a run.
+"""Check: finds broken promises in an event log, in one pass, after a run.
 
     P1   pairing      a training message sent out of a port comes back to it exactly once; so does a pumped one;
                       in a wave, a forward operation that wants a backward gets exactly one
     P5   no leak      a run ends at rest: nothing held, every pumped instance retired
     P6   throttle     never more than max_active_keys in flight; no work while a place is free and data waits
-    P7   staleness    what a backward reports is the number of changes of the weights since its forward
-    P8   update rule  an update holds what came in since the one before: as much as asked for, or an epoch's leftovers
+    P7   staleness    a backward reports the number of changes of the weights since its forward
+    P8   update rule  an update holds all gradients since the one before: as many as configured, or an epoch's leftovers
     P9   replicas     after a synchronisation all replicas are equal; no message visits two of them
     P10  inference    nothing of an inference instance is ever answered
 
-The promises are rules of their own, in `ampnet.events.rules`, `wave_rules`, `staleness_rules`, `update_rules` and
-`replica_rules`. A fault is reported where it shows first; a foreign answer to inference is kept from the other rules,
-so that it does not upset them too.
+Each promise is a rule, in `ampnet.events.rules`, `wave_rules`, `staleness_rules`, `update_rules` and `replica_rules`. A
+fault is reported where it first shows; an answer to inference is removed before the other rules, so that they do not
+report it again.
 
-Events come in the order in which the runtime makes them, and some of it matters to the rules:
+Events are in the order in which the runtime emits them. The rules rely on this much of it:
 
     Wave, Played ...                    a wave begins before it is played; pieces of several waves are interleaved
     Played (collect), Updated           the update that a wave leads to comes before the node is played in another one
@@ -40,7 +40,7 @@ from ampnet.events.wave_rules import WavePairing
 __all__ = ["PromiseBroken", "Violation", "assert_kept", "check"]
 
 SHOWN = 20
-"""How many violations `PromiseBroken` spells out."""
+"""The number of violations in the message of `PromiseBroken`."""
 
 
 class PromiseBroken(AssertionError):
@@ -56,10 +56,10 @@ class PromiseBroken(AssertionError):
 
 
 def check(events: Iterable[Event], *, complete: bool = True) -> list[Violation]:
-    """Every violation in a log (an `EventLog`, or `read_log(path)`), in the order in which they show.
+    """Returns every violation in a log (an `EventLog`, or `read_log(path)`), in order.
 
-    With ``complete=False`` runs may have been cut short, by an error or because they still go on: what was under way
-    then is not held against them.
+    With ``complete=False`` runs may be incomplete, because of an error or because they still go on: messages in flight
+    are then no violation.
     """
     found: list[Violation] = []
     inference = Inference(found)
@@ -85,7 +85,7 @@ def check(events: Iterable[Event], *, complete: bool = True) -> list[Violation]:
 
 
 def assert_kept(events: Iterable[Event], *, complete: bool = True) -> None:
-    """Raise `PromiseBroken` if `check` finds anything."""
+    """Raise `PromiseBroken` if `check` returns violations."""
     violations = check(events, complete=complete)
     if violations:
         raise PromiseBroken(violations)

@@ -1,18 +1,18 @@
-"""Columns: how a `Played` event is written as one line of a log, quickly, and read again without loss.
+"""Columns: a fast, lossless encoding of a `Played` event as one line of a log.
 
-Training must not wait for its log, and a wave of 100 operations has 1,100 values. So the line is put together by hand:
+Training must not wait for its log, and a wave of 100 operations has 1,100 values. So the JSON line is built directly:
 
     {"event": "Played", "time": 7.25, "worker": "worker0", "wave": 3, "train": true, "count": 4,
      "nodes": ["cell", "loss", "loss", "cell"], "ports": 0, "rounds": 0, "directions": [0, 0, 1, 1],
      "start_ns": [0, 52100, 60400, 75000], "length_ns": [51900, 8200, 14300, 70100], "rows": 20, ...}
 
     "ports": 0          every entry of the column is 0: written once, without brackets
-    "start_ns"          nanoseconds since "time"; with "length_ns" in place of ``starts`` and ``seconds``
-    "wanted": [1, 0]    0 and 1 in place of false and true
+    "start_ns"          nanoseconds since "time"; with "length_ns" instead of ``starts`` and ``seconds``
+    "wanted": [1, 0]    0 and 1 instead of false and true
 
-Clocks count whole nanoseconds and give them in seconds. So a start is n / 1e9 with a whole n, a length is the
-difference of two such numbers, and both are found again to the last bit. Times of another clock are written as they
-are, as ``starts`` and ``seconds``.
+Clocks count whole nanoseconds and return seconds. So a start is n / 1e9 with an integer n, a length is the difference
+of two such numbers, and both are restored to the last bit. Times of another clock are written unchanged, as ``starts``
+and ``seconds``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NANO = 1e9
 FLAGS = ("0", "1")
 SMALL = 10_000
-"""Numbers below this are kept as text."""
+"""The text of numbers below this is cached."""
 COLUMNS = (
     "nodes",
     "ports",
@@ -47,7 +47,7 @@ COLUMNS = (
 
 
 class _Texts(dict[Any, str]):
-    """Names and small numbers as JSON text: half the time of making it anew."""
+    """A cache of names and small numbers as JSON text: takes half the time of encoding them again."""
 
     def __missing__(self, value: str | int | None) -> str:
         text = str(value) if isinstance(value, int) else json.dumps(value)
@@ -57,11 +57,11 @@ class _Texts(dict[Any, str]):
 
 
 text_of = _Texts().__getitem__
-"""A name or a number as JSON."""
+"""Returns a name or a number as JSON."""
 
 
 def line_of(event: Played) -> str:
-    """The event as JSON."""
+    """Returns the event as JSON."""
     count = len(event.nodes)
     return (
         f'{{"event": "Played", "time": {event.time!r}, "worker": {text_of(event.worker)}, "wave": {event.wave}, '
@@ -97,7 +97,7 @@ def _times(event: Played) -> str:
 
 
 def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `Played` in what `line_of` or `to_json` gave, after a way through JSON."""
+    """Returns the fields of `Played` from the decoded JSON of `line_of` or `to_json`."""
     values = dict(data)
     if "start_ns" in values:
         first = round(values["time"] * NANO)

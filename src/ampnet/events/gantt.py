@@ -1,4 +1,4 @@
-"""Gantt: who worked when, and for which instance: the paper's Figure 1, drawn from a real run.
+"""Gantt: a chart of which worker computed which instance when: the paper's Figure 1, drawn from a real run.
 
     worker 0   [cell 12][12+1][ cell 11 ][u][cell]     [ 11 ][u]     90 %     a row for each worker, or for each node
     worker 1           [ 12 ]  [loss 10][u]    [ 12 ][ 13 ]          71 %     colour: forward, backward, update, ...
@@ -10,9 +10,9 @@ Colours are those of the paper's figure: orange forward, blue backward, yellow u
     gantt(EventLog or events, "run.png")              also .svg and .html
     gantt(read_run("run.json"), "run.html", instances=(40, 44))
 
-Without further ado the picture shows 60 to 150 boxes of the steady state (`ampnet.events.boxes.steady`). The page
-(``.html``) holds more of the run on either side of it; it is zoomed with the wheel and moved with the mouse, and shows
-all that is known of a box under the pointer.
+By default the picture shows 60 to 150 boxes of the steady state (`ampnet.events.boxes.steady`). The page (``.html``)
+holds more of the run on either side of it; it can be zoomed with the wheel and moved with the mouse, and shows the
+details of the box under the pointer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ampnet.events.record import RunRecord
 
 ENDINGS = (".png", ".svg", ".html")
 MANY = 5_000
-"""Boxes in a picture, at most: more could not be told from one another."""
+"""The maximal number of boxes in a picture: more would not be distinguishable."""
 COLOURS = {
     "forward": "#f4a259",
     "inference": "#fbdcbf",
@@ -42,10 +42,10 @@ COLOURS = {
     "layout": "#c3c9d0",
 }
 LOOKS = {"collect": "collect (weight gradient)", "layout": "layout of a wave", "sync": "sync of replicas"}
-"""What the legend says, where it says more than the name."""
+"""The legend's texts that differ from the names."""
 INK, FAINT = "#1b1f23", "#59636e"
 PALE = 0.22
-"""Opacity of boxes of other instances, where some were asked for."""
+"""The opacity of boxes of other instances, if some were selected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +55,31 @@ class Row:
     name: str
     """A worker or a node."""
     busy: float
-    """The part of the window in which it worked."""
+    """Its busy share of the window."""
     boxes: list[Box]
-    """What reaches into the window, in order."""
+    """The boxes that overlap the window, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What there is to draw."""
+    """The contents of a chart."""
 
     title: str
-    """What it is, and how busy the workers were."""
+    """The title, with the busy shares of the workers."""
     window: Window
-    """The stretch that is shown."""
+    """The window that is shown."""
     rows: list[Row]
     """From top to bottom."""
     chosen: tuple[int, int] | None
-    """The instances asked for; boxes of others are pale."""
+    """The selected instances; boxes of others are pale."""
     looks: tuple[str, ...]
     """The colours that occur, for the legend."""
     mixed: frozenset[str] = frozenset()
-    """Workers whose row shows several nodes: their boxes carry the names of nodes. None where each node has a row."""
+    """Workers whose row shows several nodes: their boxes carry the names of nodes. None if each node has a row."""
 
     @property
     def unit(self) -> tuple[str, float]:
-        """What the axis counts in, and how many of it are a second."""
+        """The unit of the axis, and the number of units per second."""
         for name, times in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
             if self.window.seconds * times >= 2:
                 return name, times
@@ -104,11 +104,11 @@ def gantt(
     rows: Literal["workers", "nodes"] = "workers",
     title: str = "",
 ) -> Chart:
-    """Draw a run into a ``.png``, ``.svg`` or ``.html`` file. Returns what was drawn.
+    """Draw a run to a ``.png``, ``.svg`` or ``.html`` file. Returns the chart.
 
     ``start`` and ``stop`` are seconds since the first event; ``instances`` (first, last) shows the time in which those
-    were under way, and pales the others. Given neither, a steady stretch is picked. ``workers`` leaves out all others.
-    The file appears whole or not at all.
+    were in flight, and pales the others. By default a typical interval is picked. ``workers`` restricts the rows to
+    these. The file is written atomically.
     """
     path = Path(path)
     form = path.suffix.lower()
@@ -130,7 +130,7 @@ def gantt(
 
 
 def boxes_from(run: RunRecord | Iterable[Event] | Iterable[Box]) -> list[Box]:
-    """The boxes of whatever holds some, in order of their starts."""
+    """Returns the boxes of a run, of events or of boxes, sorted by start."""
     if isinstance(run, RunRecord):
         return run.boxes
     items = list(run)
@@ -148,7 +148,7 @@ def chart(
     rows: Literal["workers", "nodes"] = "workers",
     title: str = "",
 ) -> Chart:
-    """What `gantt` draws, of boxes in order of their starts. Nothing to draw is a `DataError` that says why."""
+    """Returns the chart of boxes sorted by start. Raises `DataError` with the reason if there is nothing to draw."""
     if not boxes:
         raise DataError("the run has no boxes: no node did anything, or its events were not recorded")
     known = sorted({b.worker for b in boxes}, key=natural)
@@ -187,7 +187,7 @@ def chart(
 def _window(
     boxes: Sequence[Box], start: float | None, stop: float | None, instances: tuple[int, int] | None
 ) -> tuple[Window, str]:
-    """The stretch to draw, and what to call it."""
+    """Returns the window to draw, and its name."""
     if instances is not None:
         window = of_instances(boxes, *instances)
         if not window.seconds > 0:
@@ -204,7 +204,7 @@ def _window(
         raise DataError(
             f"a window from {window.start:g} to {window.stop:g} s is empty; the run ends at {span.stop:.6g} s"
         )
-    return window, "a stretch"
+    return window, "interval"
 
 
 def _worker(box: Box) -> str:
@@ -216,7 +216,7 @@ def _node(box: Box) -> str:
 
 
 def _first(boxes: Sequence[Box]) -> Callable[[str], int]:
-    """The order in which nodes first show."""
+    """Returns a sort key: the order in which nodes first occur."""
     places: dict[str, int] = {}
     for i, box in enumerate(boxes):
         places.setdefault(box.node, i)
@@ -233,7 +233,7 @@ def _span(window: Window) -> str:
 
 
 def natural(name: str) -> tuple[Any, ...]:
-    """Worker 10 comes after worker 9."""
+    """Returns a sort key that puts worker 10 after worker 9."""
     parts: list[tuple[int, int, str]] = []
     text = ""
     for c in name + "\0":
@@ -245,12 +245,12 @@ def natural(name: str) -> tuple[Any, ...]:
 
 
 def look_of(box: Box) -> str:
-    """Which of `COLOURS` a box has."""
+    """Returns the key of a box in `COLOURS`."""
     return "inference" if not box.train and box.kind != "layout" else box.kind
 
 
 def labels(box: Box) -> list[str]:
-    """What may stand in a box besides its name: its instances, from the longest text to the shortest."""
+    """Returns the texts of a box besides its name: its instances, from the longest text to the shortest."""
     numbers = [str(i) for i in box.instances]
     count = len(numbers) + box.more
     if count <= 1:
@@ -260,13 +260,13 @@ def labels(box: Box) -> list[str]:
 
 
 def named_labels(box: Box) -> list[str]:
-    """The name of the node with its instances, and without."""
+    """Returns the name of the node with its instances, and without."""
     return [*(f"{box.node} {text}" for text in labels(box)[-1:]), box.node]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much text a box takes: width and height in some unit, and the width and height of a letter in it."""
+    """The room for text in a box: its width and height, and those of a letter, in the same unit."""
 
     width: float
     height: float
@@ -274,9 +274,9 @@ class Room:
     line: float
 
     def fit(self, box: Box, *, named: bool) -> tuple[str, bool]:
-        """What is written into a box, maybe nothing, and whether it is written upwards.
+        """Returns the text of a box, maybe empty, and whether it is vertical.
 
-        The name of the node first: across, upwards, and if there is no room for it the instances.
+        The name of the node is tried first, horizontally and vertically; then the instances.
         """
         if self.height >= self.line:
             names = named_labels(box) if named else []
@@ -295,7 +295,7 @@ class Room:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let a file appear whole or not at all."""
+    """Write a file atomically, by way of a temporary file."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         write(unfinished)

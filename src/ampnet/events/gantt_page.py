@@ -1,8 +1,8 @@
-"""The Gantt chart as an SVG element for a page, and as a page of its own. Nothing is fetched from anywhere.
+"""The Gantt chart as an SVG element for a page, and as a standalone page without external resources.
 
 Without JavaScript the chart shows its window, and the browser shows a box's title under the pointer. With it the chart
 can be zoomed (wheel with Ctrl or Shift, buttons) and moved (drag): the script reads start and stop of every box from
-the element and places it anew.
+the element and repositions it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ampnet.events.theme import THEME
 
 WIDTH, RIGHT, FOOT = 1160, 52, 40
 LETTER, LINE = 5.7, 11.0
-"""Width of a letter in a box, more or less, and height of a line."""
+"""The approximate width of a letter in a box, and the height of a line."""
 CONTEXT = 1_500
-"""Boxes that a page holds, those around the window included."""
+"""The number of boxes in a page, including those around the window."""
 TICKS = 8
 
 
 def page(chart: Chart, boxes: Sequence[Box], rows: str = "workers") -> str:
-    """A page of its own. ``boxes``: of the whole run; what is near the window can be moved into view."""
+    """Returns a standalone page. ``boxes``: of the whole run; those near the window can be moved into view."""
     body = f"<h1>{escape(chart.title)}</h1>\n{figure(chart, boxes, rows)}"
     return PAGE.format(title=escape(chart.title), style=THEME + STYLE, body=body, script=SCRIPT)
 
 
 def figure(chart: Chart, boxes: Sequence[Box] = (), rows: str = "workers") -> str:
-    """Legend, chart and what can be done with it, for a page that has `STYLE` and `SCRIPT`."""
+    """Returns legend, chart and controls, for a page that has `STYLE` and `SCRIPT`."""
     near = around(boxes, chart.window, CONTEXT) if boxes else [b for row in chart.rows for b in row.boxes]
     names = {_row(b, rows) for b in near}
     order = [row.name for row in chart.rows]
@@ -49,7 +49,7 @@ def figure(chart: Chart, boxes: Sequence[Box] = (), rows: str = "workers") -> st
 
 
 def svg(chart: Chart, boxes: Sequence[Box], order: Sequence[str], rows: str = "workers") -> str:
-    """The chart as an SVG element. Rows in this ``order``; boxes outside of the window are there, but out of view."""
+    """Returns the chart as an SVG element, with rows in this ``order``. Boxes outside the window are out of view."""
     window = chart.window
     row = max(24, 64 - 8 * len(order))
     height = row * len(order)
@@ -106,17 +106,17 @@ def _box(chart: Chart, box: Box, top: float, row: float, plot: float) -> str:
 
 
 def _lines(texts: Sequence[str]) -> str:
-    """Texts as an attribute, one a line. A name of several lines is one line."""
+    """Returns texts as an attribute, one per line. A name of several lines becomes one line."""
     return "&#10;".join(escape(" ".join(text.split())) for text in texts)
 
 
 def _gap(width: float) -> float:
-    """Room between neighbours, where there is room; a box that takes no time is seen nevertheless."""
+    """Returns the drawn width: with a gap between adjacent boxes, if there is room, and never zero."""
     return width - 0.5 if width > 3 else max(width, 0.5)
 
 
 def describe(box: Box) -> str:
-    """All that is known of a box, in lines."""
+    """Returns the details of a box, as lines of text."""
     what = box.kind if box.kind == "layout" else f"{box.kind} {box.node}"
     lines = [f"{what}, {box.worker}{'' if box.train else ' (inference)'}"]
     lines.append(f"{box.seconds * 1e6:,.0f} µs from {box.start:.6f} s")
@@ -146,7 +146,7 @@ def describe(box: Box) -> str:
 
 
 def axis(window: Window, plot: float, times: float) -> str:
-    """Ticks at round numbers, from 0 at the window's start."""
+    """Returns ticks at round numbers, from 0 at the window's start."""
     span = window.seconds * times
     step = round_step(span / TICKS)
     digits = max(0, -floor(log10(step)))
@@ -159,7 +159,7 @@ def axis(window: Window, plot: float, times: float) -> str:
 
 
 def round_step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, ... times a power of ten that is not below ``least``."""
+    """Returns the smallest of 1, 2, 5, 10, ... times a power of ten that is not below ``least``."""
     power: float = 10.0 ** floor(log10(least))
     return next(k * power for k in (1, 2, 5, 10) if k * power >= least * (1 - 1e-9))
 
@@ -282,7 +282,7 @@ document.querySelectorAll("figure.gantt").forEach(gantt);
 """
 
 READY = 'document.body.dataset.ready = "yes";'
-"""The last line of a page's script: whoever tests a page can see that all of it ran."""
+"""The last line of a page's script, by which tests see that all of it ran."""
 
 PAGE = (
     """<!doctype html>

@@ -1,4 +1,4 @@
-"""The Gantt chart as a picture, painted with matplotlib: for papers and READMEs, where a page is of no use."""
+"""The Gantt chart as a picture, drawn with matplotlib, for papers and READMEs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 FONT = ["DejaVu Sans", "sans-serif"]
 WIDTH, LEAST, DPI = 14.0, 0.3, 150
-"""Of a picture: inches, the height of a row, dots an inch."""
+"""Size of a picture in inches, the height of a row, dots per inch."""
 SIZE, LETTER, LINE = 7.0, 0.06, 0.11
-"""Of the text in boxes: points; inches that a letter and a line take."""
+"""The text in boxes: points; width of a letter and height of a line, in inches."""
 
 
 def save(drawn: Chart, path: Path, form: str) -> None:
-    """Paint a chart with matplotlib: "png" or "svg"."""
+    """Draw a chart with matplotlib, as "png" or "svg"."""
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ampnet", "font.family": FONT}):
@@ -27,7 +27,7 @@ def save(drawn: Chart, path: Path, form: str) -> None:
 
 
 def paint(drawn: Chart) -> Figure:
-    """The chart as a figure of its own; pyplot knows nothing of it."""
+    """Returns the chart as a figure that is not registered with pyplot."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
 

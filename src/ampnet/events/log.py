@@ -1,12 +1,12 @@
-"""The event log: what happened in a run, as typed events. Everything that looks at a run reads this.
+"""The event log: typed events of a run, the source of all statistics, pictures and checks.
 
-A listener is a function that takes an event. Without listeners no event is made. An event refers to the states of the
-messages it is about; they are immutable, so nothing is copied.
+A listener is a function that takes an event. Without listeners no event is made. An event refers to the states of its
+messages; they are immutable, so nothing is copied.
 
     pump -> forward ... forward -> backward ... backward -> return -> retire        one instance
     update, synced, epoch, rest                                    a node; a replica of one; a stream; the end of a run
-    worked                                                         what a node did in a while, in sum
-    wave -> played ... played                    instances computed together; in place of forward and backward
+    worked                                                         the sums of a node over an interval
+    wave -> played ... played                    instances computed together; instead of forward and backward
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PortStates = tuple[tuple[int, States], ...]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at ``time`` (seconds by the run's clock)."""
+    """Base class of events. ``time``: seconds by the run's clock."""
 
     time: float
 
@@ -93,17 +93,17 @@ class Backward(Event):
     rows: int
     version: int | None
     gradients: int
-    """How many messages brought a gradient (the others were empty answers)."""
+    """The number of messages with a gradient (the others were empty answers)."""
     lags: tuple[tuple[int, int], ...]
     """(staleness, messages) of this batch, for a node with parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wave(Event):
-    """A wave begins on a worker: instances that travel together. ``time`` is the start."""
+    """A wave (instances computed together) begins on a worker. ``time`` is the start."""
 
     seconds: float
-    """Time it took to rehearse and lay out."""
+    """Seconds of its rehearsal and layout."""
     worker: str
     wave: int
     """Number of the wave on that worker, from 1."""
@@ -114,8 +114,8 @@ class Wave(Event):
 
 
 FORWARD, BACKWARD, COLLECT = 0, 1, 2
-"""Directions of an operation. To collect is to compute the weight gradient of all rows of a wave at a port of a node,
-after the last backward there."""
+"""Directions of an operation. "collect" computes the weight gradient of all rows of a wave at a port of a node, after
+the last backward there."""
 
 
 class Operation(NamedTuple):
@@ -136,9 +136,9 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Played(Event):
-    """Operations of one wave that were played one after the other, with nothing else in between.
+    """Consecutive operations of one wave.
 
-    ``time`` is the start of the first. The fields from ``nodes`` on are columns, one entry an operation.
+    ``time`` is the start of the first. The fields from ``nodes`` on are columns, with one entry per operation.
     """
 
     worker: str
@@ -146,7 +146,7 @@ class Played(Event):
     train: bool
     nodes: tuple[str, ...]
     ports: tuple[int, ...]
-    """Which site of the node."""
+    """The site of the node."""
     rounds: tuple[int, ...]
     directions: tuple[int, ...]
     """0 forward, 1 backward, 2 collect."""
@@ -154,10 +154,10 @@ class Played(Event):
     seconds: tuple[float, ...]
     rows: tuple[int, ...]
     messages: tuple[int, ...]
-    """Messages at a node with parameters that bring a gradient. Forward and backward: of this operation. Collect: of
-    all operations of the port in this wave. At other nodes: the rows."""
+    """The number of messages with a gradient at a node with parameters. Forward and backward: of this operation.
+    Collect: of all operations of the port in this wave. At other nodes: the rows."""
     versions: tuple[int | None, ...]
-    """Updates of the node when the operation was played; None for a node without parameters."""
+    """The node's number of updates when the operation was played; None for a node without parameters."""
     lags: tuple[int, ...]
     """At a node with parameters. Backward: updates between the operation's forward and now. Forward: updates since the
     oldest of its products was made (products of a loop's inputs are made in its first round); else 0."""
@@ -167,11 +167,11 @@ class Played(Event):
 
     @classmethod
     def of(cls, worker: str, wave: int, train: bool, operations: Sequence[Operation]) -> Played:
-        """The event of these operations, at least one."""
+        """Returns the event of these operations, at least one."""
         return cls(operations[0].start, worker, wave, train, *zip(*operations, strict=True))
 
     def operations(self) -> Iterator[Operation]:
-        """The operations, one by one."""
+        """Yields the operations."""
         return map(
             Operation,
             self.nodes,
@@ -200,50 +200,50 @@ class Updated(Event):
     count: int
     """Gradients in it."""
     reason: str
-    """Why now::
+    """The reason of the update::
 
         "full"      the counter reached ``frequency``
-        "flush"     an epoch was over; these are its leftovers
+        "flush"     an epoch has ended; these are its leftovers
         "late"      it was due while the replica waited for a synchronisation; it holds at least ``frequency``
-        "together"  the gradients of all replicas were averaged; ``count`` is how many this one had given, maybe none.
-                    What came in after it gave them stays for the next update
+        "together"  the gradients of all replicas were averaged; ``count`` is the number that this one contributed,
+                    maybe none. Later gradients stay for the next update
     """
     unit: str
-    """What is counted: "messages" or "instances"."""
+    """The unit of the count: "messages" or "instances"."""
     frequency: int
     """The node's ``min_update_frequency``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced(Event):
-    """A replica was made equal to the others of its group. ``time`` is the start."""
+    """A replica was synchronised with the others of its group. ``time`` is the start."""
 
     seconds: float
     worker: str
     node: str
     """The replica: "cell#2"."""
     group: str
-    """What it is a replica of: "cell"."""
+    """The original node: "cell"."""
     round: int
-    """Which synchronisation of the group it was, from 1."""
+    """The number of the group's synchronisation, from 1."""
     version: int
-    """Of the replica, afterwards."""
+    """The version of the replica afterwards."""
     moved: bool
-    """Whether its version grew by it: its weights were replaced by the mean. Shared parameters and averaged gradients
-    move nothing."""
+    """Whether it increased the version: the weights were replaced by the mean. Shared parameters and averaged gradients
+    do not change the version."""
     updates: int
-    """Updates it made since the synchronisation before."""
+    """The number of its updates since the synchronisation before."""
     drift: float
-    """How far its weights were from the mean just before, as a part of the mean's norm; 0 where nothing moves."""
+    """The distance of its weights from the mean just before, relative to the mean's norm; 0 if nothing moves."""
     digest: int
-    """Of its weights afterwards: equal for all replicas."""
+    """The digest of its weights afterwards: equal for all replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worked(Event):
-    """What a node with parameters did since the last such event of it, in sum: for meters, who need no more.
+    """Sums over the work of a node with parameters since its last such event, for meters.
 
-    It tells nothing that Backward and Updated do not tell one by one. ``time`` is now.
+    Backward and Updated hold the same information event by event. ``time`` is the end of the interval.
     """
 
     worker: str
@@ -266,7 +266,8 @@ class Return(Event):
 
 @dataclass(frozen=True, slots=True)
 class Retire(Event):
-    """Instances are done: everything pumped for them has come back (training), or all results are in (inference)."""
+    """Instances are complete: everything pumped for them has come back (training), or all results are in
+    (inference)."""
 
     stream: str
     train: bool
@@ -287,7 +288,7 @@ class Epoch(Event):
 
 @dataclass(frozen=True, slots=True)
 class Rest(Event):
-    """The run is over. ``held`` names every cache or queue that is not empty."""
+    """A run has ended. ``held`` names every cache or queue that is not empty."""
 
     held: dict[str, int]
 
@@ -296,7 +297,7 @@ Listener = Callable[[Event], None]
 
 
 def ended(event: Event) -> float:
-    """When what an event is about was over: events of several processes are put in this order."""
+    """Returns the end time of an event: events of several processes are sorted by it."""
     if isinstance(event, Played):
         return event.starts[-1] + event.seconds[-1] if event.starts else event.time
     return event.time + float(getattr(event, "seconds", 0.0))
@@ -316,19 +317,19 @@ _encode = json.JSONEncoder().encode
 
 
 class Announcer:
-    """Hands events to listeners. An event that nobody wants is not made.
+    """Passes events to listeners. An event that no listener wants is not made.
 
-    A listener with a tuple ``kinds`` gets only events of those kinds, so a meter that says what it needs costs no
-    more than that; any other listener gets all. One with a ``sampling`` (`ampnet.events.sampling`) gets a part of the
-    events of some kinds; where another listener wants all of them, it gets all, too. One with a method ``turn`` is
-    told of progress.
+    A listener with a tuple ``kinds`` gets only events of those types, so that a meter costs no more than it needs; any
+    other listener gets all. One with a ``sampling`` (`ampnet.events.sampling`) gets a sample of the events of some
+    types; if another listener wants all of them, it gets all, too. The method ``turn`` of a listener, if any, is called
+    with progress.
     """
 
     def __init__(self, listeners: Iterable[Listener] = (), clock: Callable[[], float] = time.perf_counter) -> None:
         self.listeners, self._clock = tuple(listeners), clock
         self._wanting: dict[type[Event], tuple[Listener, ...]] = {}
         self._samplings: dict[type[Event], tuple[Sampling, ...]] = {}
-        """Of kinds that are wanted now and then only."""
+        """The samplings of types that are only sampled."""
         for kind in _KINDS.values():
             wanting = [one for one in self.listeners if kind in getattr(one, "kinds", (kind,))]
             samplings = [getattr(one, "sampling", None) for one in wanting]
@@ -338,7 +339,7 @@ class Announcer:
         self._turns: list[Callable[[Progress], None]] = [one.turn for one in self.listeners if hasattr(one, "turn")]
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody wants events of this kind, now."""
+        """Whether a listener wants events of this type now."""
         samplings = self._samplings[kind]
         if not samplings:
             return bool(self._wanting[kind])
@@ -349,7 +350,7 @@ class Announcer:
         return False
 
     def samples(self, kind: type[Event]) -> bool:
-        """Whether the answer of `wants` changes while a run goes on."""
+        """Whether the result of `wants` changes during a run."""
         return bool(self._samplings[kind])
 
     def __call__(self, event: Event) -> None:
@@ -358,18 +359,18 @@ class Announcer:
             listener(event)
 
     def spend(self, event: Event) -> None:
-        """Count an event that was made as a part of the samples."""
+        """Count an event towards the samples."""
         for sampling in self._samplings[type(event)]:
             sampling.spend(event)
 
     def turn(self, progress: Progress) -> None:
-        """Tell listeners where the run is."""
+        """Pass the progress to listeners."""
         for turn in self._turns:
             turn(progress)
 
     @property
     def turns(self) -> bool:
-        """Whether anybody is told of progress."""
+        """Whether a listener wants progress."""
         return bool(self._turns)
 
 
@@ -390,11 +391,11 @@ class EventLog:
 
 
 TOGETHER = 64
-"""Lines that wait to be written."""
+"""The number of lines that are buffered."""
 
 
 class LogWriter:
-    """A listener that writes events to a file, a JSON object a line, under a temporary name until `close`.
+    """A listener that writes events to a file, one JSON object per line, under a temporary name until `close`.
 
     ``size`` is the number of bytes so far.
     """
@@ -434,7 +435,7 @@ class LogWriter:
 
 
 def _line(event: Event) -> str:
-    """What `to_json` gives, as JSON, in half the time."""
+    """Returns the JSON text of `to_json`, in half the time."""
     kind = type(event)
     values = zip(_NAMES[kind], _VALUES[kind](event), strict=True)
     columns = ", ".join([f'"{name}": {_text(value)}' for name, value in values])
@@ -457,7 +458,7 @@ def _text(value: Any) -> str:
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """An event as plain data."""
+    """Returns an event as plain data."""
     kind = type(event)
     out: dict[str, Any] = {"event": kind.__name__}
     for name in _NAMES[kind]:
@@ -475,7 +476,7 @@ def _plain(value: Any) -> Any:
 
 
 def from_json(data: dict[str, Any]) -> Event:
-    """The event that `to_json` wrote."""
+    """Returns the event that `to_json` encoded."""
     data = dict(data)
     kind = _KINDS[data.pop("event")]
     if kind is Played:
@@ -497,17 +498,23 @@ def _states(data: dict[str, Any]) -> States:
 
 
 def read_log(path: str | Path) -> Iterator[Event]:
-    """The events of a file that `LogWriter` wrote. A line that is not one is a `DataError` naming it."""
+    """Yields the events of a file that `LogWriter` wrote. Raises `DataError` with the number of an invalid line."""
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield from_json(json.loads(line))
             except (ValueError, KeyError, TypeError, StateError) as error:
-                raise DataError(f"{path}, line {number}: not an event of a run ({error})") from error
+                raise not_an_event(path, number, error) from error
+
+
+def not_an_event(path: str | Path, line: int, error: Exception) -> DataError:
+    """Returns the error for a line of a file that is not an event."""
+    hint = "; a run is recorded by 'ampnet train' with --log or --trace" if line == 1 else ""
+    return DataError(f"{path}, line {line}: not an event of a run ({error}){hint}")
 
 
 def without_time(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """The events as plain data without their times, for comparing runs."""
+    """Returns the events as plain data without their times, for comparing runs."""
     out = []
     for event in events:
         data = to_json(event)

@@ -1,6 +1,6 @@
-"""Perfetto: a run as a trace that ui.perfetto.dev and chrome://tracing open, and that `gantt` and `report` read.
+"""Perfetto: writes a run as a trace for ui.perfetto.dev and chrome://tracing, which `gantt` and `report` read.
 
-The file is JSON in the trace event format, one event a line:
+The file is JSON in the trace event format, one event per line:
 
     ph  what                      from
     M   names of process and rows, settings, totals
@@ -9,16 +9,16 @@ The file is JSON in the trace event format, one event a line:
         an operation of a wave    Played; args: node, wave, round, instances of the wave (the first few), rows, ...
         the layout of a wave      Wave; args: wave, instances, operations
     C   counters                  instances in flight: Pump, Retire; loss: progress (`turn`) and Epoch
-    i   instants, in a row of the controller's own: pump, retire, epoch, begin, rest, turn
+    i   instants, in the controller's row: pump, retire, epoch, begin, rest, turn
 
-Times are microseconds since the first event, whole nanoseconds, so boxes of a worker that follow one another never
-overlap by rounding: Perfetto shows only boxes that nest.
+Times are microseconds since the first event, whole nanoseconds, so consecutive boxes of a worker never overlap by
+rounding: Perfetto shows only boxes that nest.
 
-What it costs: a line of about 200 bytes for each box. While a run goes on, its events are added up, half a microsecond
-for each operation of a wave, and kept (some 200 bytes for an operation); `close` writes them, 3 microseconds for each.
-Batches of messages are not kept but written at once, for their states take more room: some 10 microseconds each. After
-``most`` boxes no more are written, nor the pumps and retirements beside them; what is added up (totals, epochs, loss)
-goes on to the end of the run. So the memory it takes is bounded. The file has another name until `close`.
+Cost: a line of about 200 bytes for each box. During a run its events are added up, half a microsecond for each
+operation of a wave, and kept (some 200 bytes for an operation); `close` writes them, 3 microseconds for each. Batches
+of messages are written at once, because their states take more memory: some 10 microseconds each. After ``most`` boxes
+no more are written, nor the pumps and retirements beside them; sums (totals, epochs, loss) continue to the end of the
+run. So memory is bounded. The file has a temporary name until `close`.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 
 HEAD = '{"displayTimeUnit":"ms","traceEvents":['
 CONTROLLER = 1
-"""The number of the controller's row; workers have 2, 3, ... as they come. Thread 0 is the idle one to Perfetto."""
+"""The number of the controller's row; workers get 2, 3, ... in order. Perfetto treats thread 0 as idle."""
 TOGETHER = 1_000
-"""Events that wait to be written. Between the batches of a run, each would cost about twice as much."""
+"""The number of buffered events. Writing each of them between the batches of a run would cost about twice as much."""
 SETTINGS, TOTALS = "ampnet_settings", "ampnet_totals"
-"""Names of our own metadata. Perfetto passes over names that it does not know."""
+"""Names of ampnet's metadata. Perfetto ignores unknown names."""
 
 
 class PerfettoWriter:
-    """A listener that writes a trace. A runtime calls its ``turn`` for the loss while a stream is under way.
+    """A listener that writes a trace. A runtime calls its ``turn`` with the loss during a stream.
 
     ``clock`` is the run's, for the times of turns.
     """
@@ -87,7 +87,7 @@ class PerfettoWriter:
         self._openings: dict[tuple[str, str, str, bool], str] = {}
         self._travellers = Travellers()
         self._kept: list[tuple[Event, tuple[int, ...], int]] = []
-        """To be written by `close`, with the instances of their waves."""
+        """Events that `close` writes, with the instances of their waves."""
         self._file.write(HEAD + "\n" + _dumps(_meta("process_name", CONTROLLER, {"name": "ampnet"})))
         self._write(_meta("thread_name", CONTROLLER, {"name": "controller"}))
         self._write(_meta("thread_sort_index", CONTROLLER, {"sort_index": CONTROLLER}))
@@ -116,7 +116,7 @@ class PerfettoWriter:
             case Updated() | Synced():
                 self._keep(event, 1)
             case Pump() if event.sent:
-                self._keep(replace(event, sent=()), 0)  # states take room
+                self._keep(replace(event, sent=()), 0)  # states take memory
             case Pump() | Retire():
                 self._keep(event, 0)
             case Forward():
@@ -129,7 +129,7 @@ class PerfettoWriter:
                 self._loss(event.time, event.train, ended.loss)
                 self._instant("epoch", event.time, asdict(ended))
             case Begin():
-                # All settings are in the metadata, where no viewer shows them: a graph's drawing is in them.
+                # All settings are in the metadata, which viewers do not show: they include the graph's drawing.
                 self._write(_meta(SETTINGS, CONTROLLER, event.settings))
                 self._instant("begin", event.time, {})
             case Rest():
@@ -138,7 +138,7 @@ class PerfettoWriter:
                 pass
 
     def _keep(self, event: Event, boxes: int, instances: tuple[int, ...] = (), more: int = 0) -> None:
-        """Until `close`."""
+        """Keep an event until `close`."""
         if self._left > 0:
             self._kept.append((event, instances, more))
             self._spend(boxes, event.time)
@@ -165,11 +165,11 @@ class PerfettoWriter:
                 pass
 
     def turn(self, progress: Progress) -> None:
-        """Note where the run is: the loss so far, and what a report draws its curves from."""
+        """Record the progress of the run: the loss so far, and the data of a report's curves."""
         self._turns.append((self._clock(), progress))
 
     def _write_turns(self) -> None:
-        """Those of which the time can be told: a runtime may hand its events out late."""
+        """Write the turns up to the latest event: a runtime may pass on its events late."""
         if self._sums.since is not None:
             for now, progress in self._turns:
                 point = point_of(progress, now - self._since)
@@ -235,7 +235,7 @@ class PerfettoWriter:
         return f'{opening}{args}}},"ts":{_micro(start)},"dur":{_micro(length)}}}'
 
     def _spend(self, boxes: int, now: float) -> None:
-        """Some of the boxes that may be written are."""
+        """Count boxes towards the limit."""
         self._left -= boxes
         if boxes and self._left <= 0:
             self._instant(f"no boxes from here on: {self._most:,} are written", now, {})
@@ -247,7 +247,7 @@ class PerfettoWriter:
             self._file.write(self._line(opening, _dumps(about)[1:-1], event.time, event.seconds))
 
     def _open(self, kind: str, node: str, worker: str, train: bool) -> str:
-        """What the boxes of a node have in common, up to their arguments."""
+        """Returns the common beginning of a node's boxes, up to their arguments."""
         row = self._rows.get(worker)
         if row is None:
             row = self._rows[worker] = CONTROLLER + 1 + len(self._rows)
@@ -300,7 +300,7 @@ def _dumps(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON knows: nan and infinity become null, what is no plain data becomes its text."""
+    """Convert a value for JSON: nan and infinity become null, other objects their text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

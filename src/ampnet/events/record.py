@@ -1,10 +1,10 @@
-"""Record: what pictures and reports are made of. Read off the events while a run goes on, or from its file afterwards.
+"""Record: the data of pictures and reports, collected from events during a run, or from its file afterwards.
 
     events ──> Recorder ──> RunRecord          a log that is read again
        └─────> PerfettoWriter ──> trace ──> RunRecord
 
-Sums (time, batch sizes, staleness) are of the whole run. Boxes are kept up to a limit, the first ones: a picture shows
-a short stretch anyway, and a long run must not fill the memory.
+Sums (time, batch sizes, staleness) are of the whole run. Only the first boxes are kept, up to a limit: a picture shows
+a short interval, and a long run must not fill the memory.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from ampnet.controller import Progress
 
 MOST = 500_000
-"""Boxes that are kept of a run."""
+"""The maximal number of boxes that are kept."""
 KINDS = (Begin, Pump, Forward, Backward, Wave, Played, Updated, Synced, Worked, Retire, Epoch, Rest)
-"""The events that a record is made of."""
+"""The types of events that a record needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class StreamRecord:
     """A stream that has ended: an epoch's training or its validation."""
 
     name: str
-    """Of the stream."""
+    """The name of the stream."""
     train: bool
     """Whether it was training."""
     began: float
-    """Its first pump, in seconds since the first event."""
+    """The time of its first pump, in seconds since the first event."""
     ended: float
-    """Its last retirement, likewise."""
+    """The time of its last retirement, likewise."""
     instances: int
     """Instances retired."""
     loss: float | None
@@ -67,7 +67,7 @@ class StreamRecord:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a run was at some moment: `Progress`, with the time."""
+    """The progress of a run at some time: `Progress`, with the time."""
 
     time: float
     """Seconds since the first event."""
@@ -89,16 +89,16 @@ class Point:
 
 @dataclass(slots=True)
 class RunRecord:
-    """A run, as far as pictures and reports look at it."""
+    """The data of a run for pictures and reports."""
 
     settings: dict[str, Any]
-    """Of the first Begin: how it was run; the command line adds "workload" and "graph", the drawing."""
+    """The settings of the first Begin; the command line adds "workload" and "graph", the drawing."""
     boxes: list[Box]
     """The first `MOST` boxes, in order of their starts."""
     streams: list[StreamRecord]
-    """Those that have ended, in order."""
+    """The streams that have ended, in order."""
     points: list[Point]
-    """Progress now and then; none in an event log."""
+    """Progress at intervals; empty for an event log."""
     totals: Totals
     """Sums over the whole run."""
 
@@ -111,7 +111,7 @@ class _OpenStream:
 
 @dataclass(slots=True)
 class Sums:
-    """A listener that adds up `Totals` and streams; the part that `Recorder` and `PerfettoWriter` share."""
+    """A listener that adds up `Totals` and streams, for `Recorder` and `PerfettoWriter`."""
 
     since: float | None = None
     """The time of the first event."""
@@ -128,7 +128,7 @@ class Sums:
     _wave_instances: int = 0
 
     def __call__(self, event: Event) -> StreamRecord | None:
-        """Take an event in. Returns the stream that it ends, if it ends one."""
+        """Add an event. Returns the stream that it ends, if any."""
         if self.since is None:
             self.since = event.time
         match event:
@@ -164,7 +164,7 @@ class Sums:
                 self._use(event)
                 self._replicas(event)
                 self.settings = self.settings or dict(event.settings)
-                self._open.clear()  # where a run before was cut short
+                self._open.clear()  # of an interrupted run before
             case Rest():
                 self._use(event)
             case _:
@@ -172,7 +172,7 @@ class Sums:
         return None
 
     def opened(self, stream: str, began: float) -> None:
-        """A stream's first pump was at this time; for those who do not show `Pump` events."""
+        """Set the time of a stream's first pump, if `Pump` events are not passed."""
         if self.since is not None:
             self._open.setdefault(stream, _OpenStream(began - self.since))
 
@@ -229,10 +229,10 @@ class Sums:
 
 
 class Recorder:
-    """A listener that makes a `RunRecord`; a runtime calls its ``turn`` with progress.
+    """A listener that builds a `RunRecord`; a runtime calls its ``turn`` with progress.
 
-    ``clock`` is the run's, for the times of turns. The boxes of waves are made when the record is asked for: until then
-    their events are kept.
+    ``clock`` is the run's, for the times of turns. The boxes of waves are made by `record`: until then their events are
+    kept.
     """
 
     kinds = KINDS
@@ -272,11 +272,11 @@ class Recorder:
                     self._left -= 1
 
     def turn(self, progress: Progress) -> None:
-        """Note where the run is."""
+        """Record the progress of the run."""
         self._turns.append((self._clock(), progress))
 
     def record(self) -> RunRecord:
-        """What there is so far."""
+        """Returns the record so far."""
         sums = self._sums
         points = [] if sums.since is None else [point_of(progress, now - sums.since) for now, progress in self._turns]
         boxes: list[Box] = []
@@ -289,7 +289,7 @@ class Recorder:
 
 
 def point_of(progress: Progress, now: float) -> Point:
-    """Progress at this moment, without what is not a number."""
+    """Returns the progress as a point; values that are not finite become None."""
     metrics = {name: value for name, value in progress.metrics.items() if finite(value) is not None}
     return Point(
         now,
@@ -304,5 +304,5 @@ def point_of(progress: Progress, now: float) -> Point:
 
 
 def finite(value: float) -> float | None:
-    """The value, or None for what JSON does not know."""
+    """Returns the value, or None for a value that JSON cannot hold."""
     return value if value - value == 0 else None

@@ -4,11 +4,11 @@
     cell#1    --(d7)------(20)--------(e1)-->       a synchronisation: every member takes part once, and in the end
     cell#2    ----(d7)------(20)----(e1)---->       all have the same weights, so the same digest
 
-A member that was left out, or took part twice, is seen by the numbers of its rounds: they count without a gap over all
-runs of a runtime, or anew after a Begin. Where instances go to one replica as a whole, the place of each message is
-known from its instance; else a message is remembered from its forward until its answer. Of a wave the same is known as
-a whole: a replica is played in it only if one of the instances is its own; and where one worker plays all of a wave, no
-instance is another's. Where messages are routed otherwise, a log of waves cannot show it.
+The numbers of rounds show a member that was left out, or took part twice: they count without a gap over all runs of a
+runtime, or restart after a Begin. If an instance goes to one replica as a whole, the instance determines the replica of
+each message; otherwise a message is kept from its forward until its answer. For a wave: a replica is played in it only
+if one of the instances is its own; and if one worker plays the whole wave, all instances are. With other routing, a log
+of waves does not show the replica of a message.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class EqualReplicas(Rule):
         self._last: dict[str, int] = {}
         """The last round of each member."""
         self._begun: set[str] = set()
-        """Members that have been in a round of this run."""
+        """Members that have taken part in a round of this run."""
         self._open: dict[tuple[str, int], dict[str, int]] = {}
-        """(group, round) -> digest of each member that has been in it, while some have not."""
+        """(group, round) -> digest of each member that took part, while others have not."""
         self._running = self._after_cut = False
-        """Whether a run is under way, and whether the one before it was cut short."""
+        """Whether a run is in progress, and whether the one before it was interrupted."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -83,7 +83,7 @@ class EqualReplicas(Rule):
         digests[event.node] = event.digest
 
     def _absent(self, group: str, number: int) -> list[str]:
-        """Who has yet to come to a round. Not those who are past it: their numbers were reported."""
+        """Returns the members missing in a round. Not those in a later round: their numbers were reported."""
         digests = self._open[group, number]
         waited = [member for member in self._groups[group].members if member not in digests]
         return [member for member in waited if member not in self._begun or self._last[member] <= number]
@@ -102,23 +102,23 @@ class EqualReplicas(Rule):
         if self.complete:
             self._settle()
         elif self._running:
-            self._after_cut = True  # its members may have got to different rounds
+            self._after_cut = True  # its members may be in different rounds
         self._open.clear()
         self._running = False
 
 
 class OneReplica(Rule):
-    """P9, second half: no message visits two replicas. Whether its backward comes to the same is for pairing to say."""
+    """P9, second half: no message visits two replicas. Pairing checks that its backward visits the same."""
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
         super().__init__(found, complete)
         self._places: dict[str, tuple[ReplicaGroup, int]] = {}
-        """Node -> its group, and which member it is."""
+        """Node -> its group, and its index in it."""
         self._held: dict[tuple[str, tuple[str, ...]], dict[Row, tuple[str, int]]] = {}
-        """(group, fields) -> state -> who has it, and how many messages of that state."""
+        """(group, fields) -> state -> the member that has it, and the number of messages with that state."""
         self._waves = WavesUnderWay()
         self._played: dict[Key, dict[str, int]] = {}
-        """Wave -> replicas that were played in it, and where in the log that began."""
+        """Wave -> replicas that were played in it, and the position of the first such event in the log."""
         self._hosts: dict[str, str] = {}
         """Replica -> the worker that plays it."""
         self._together = False
@@ -157,14 +157,14 @@ class OneReplica(Rule):
                 pass
 
     def _note(self, event: Played) -> None:
-        """Which replicas are played."""
+        """Record the replicas that are played."""
         played = self._played.setdefault(key_of(event), {})
         for node in set(event.nodes).intersection(self._places):
             played.setdefault(node, self.position)
             self._hosts[node] = event.worker
 
     def _check_wave(self, wave: Wave, parted: bool) -> None:
-        """Its instances have retired. ``parted``: several workers have played it."""
+        """Check a wave whose instances have retired. ``parted``: several workers have played it."""
         key = key_of(wave)
         for node, position in sorted(self._played.pop(key, {}).items()):
             group, number = self._places[node]

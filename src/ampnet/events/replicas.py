@@ -1,13 +1,13 @@
-"""Replicas: how the load was shared among them, how stale each was, and how far they drifted apart.
+"""Replicas: the load, the staleness and the drift of each replica.
 
     cell#1   1/2 of the messages   u   u   u     drift 0.6 %  |  u   u     drift 0.5 %  |      u  an update of its own
-    cell#2   1/2 of the messages   u  u  u       drift 0.6 %  |  u   u     drift 0.5 %  |      |  all are made equal
+    cell#2   1/2 of the messages   u  u  u       drift 0.6 %  |  u   u     drift 0.5 %  |      |  a synchronisation
 
-Drift is the distance of a replica's weights from the mean of all, just before they are made equal, as a part of the
-mean's norm. It is what asynchrony among replicas costs, as staleness is what asynchrony in time costs. Where replicas
-share their parameters, or average gradients instead of weights, there is none.
+Drift is the distance of a replica's weights from the mean of all, just before a synchronisation, relative to the mean's
+norm. It measures the asynchrony among replicas, as staleness measures asynchrony in time. Replicas that share their
+parameters, or average gradients instead of weights, do not drift.
 
-Which nodes are replicas of one another is in the settings that a run begins with (`groups_of`).
+The groups of replicas are in the settings of a run's Begin (`groups_of`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ampnet.errors import DataError
 from ampnet.events.log import Begin, Event, Synced, Worked
 
 KEPT = 400
-"""Rounds of which the drift is kept, at most; of more, every second, fourth, ... is."""
+"""The maximal number of rounds whose drift is kept; of more, every second, fourth, ... is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +29,27 @@ class ReplicaGroup:
     """The replicas of a node, as the settings of a run name them."""
 
     node: str
-    """What they are replicas of: "cell"."""
+    """The original node: "cell"."""
     members: tuple[str, ...]
     """Their names, in order: "cell#1", "cell#2"."""
     by_instance: bool
-    """Whether instance i goes to member i modulo their number (from 0), whole."""
+    """Whether instance i goes as a whole to member i modulo their number (from 0)."""
     route: str
-    """How messages are shared out among them."""
+    """The routing of messages to them."""
     sync: str
     """When they are made equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUse:
-    """What one replica did."""
+    """The statistics of one replica."""
 
     node: str
     """Its name."""
     messages: int
     """Backward messages at it."""
     share: float
-    """Its load: the part of the group's backward messages that came to it; NaN before the first."""
+    """Its load: its share of the group's backward messages; NaN before the first."""
     updates: int
     """Updates it made."""
     staleness_mean: float
@@ -57,7 +57,7 @@ class ReplicaUse:
     staleness_max: int
     """The largest."""
     drift_last: float
-    """Drift before the last synchronisation; NaN before the first, and where nothing drifts."""
+    """Drift before the last synchronisation; NaN before the first, and if nothing drifts."""
     drift_mean: float
     """Mean over all synchronisations, likewise."""
     drift_max: float
@@ -65,15 +65,15 @@ class ReplicaUse:
     seconds: float
     """Time spent in synchronisations."""
     drifts: tuple[tuple[int, float], ...]
-    """(synchronisation from 1, drift): of all, or of some evenly chosen ones; empty where nothing drifts."""
+    """(synchronisation from 1, drift): of all, or of an even selection; empty if nothing drifts."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupUse:
-    """What the replicas of a node did."""
+    """The statistics of the replicas of a node."""
 
     group: str
-    """What they are replicas of."""
+    """The original node."""
     sync: str
     """When they are made equal."""
     route: str
@@ -85,18 +85,18 @@ class GroupUse:
 
     @property
     def drift_mean(self) -> float:
-        """Mean over replicas and synchronisations; NaN where nothing drifts."""
+        """Mean over replicas and synchronisations; NaN if nothing drifts."""
         known = [one.drift_mean for one in self.replicas if one.drift_mean == one.drift_mean]
         return sum(known) / len(known) if known else nan
 
     @property
     def drift_max(self) -> float:
-        """The largest drift; NaN where nothing drifts."""
+        """The largest drift; NaN if nothing drifts."""
         return max((one.drift_max for one in self.replicas if one.drift_max == one.drift_max), default=nan)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GroupUse:
-        """What ``asdict`` gave, after a way through JSON."""
+        """Returns the object from the decoded JSON of ``asdict``."""
         replicas = []
         for one in data["replicas"]:
             values: dict[str, Any] = {name: nan if value is None else value for name, value in one.items()}
@@ -107,7 +107,7 @@ class GroupUse:
 
 @dataclass(slots=True)
 class _Sums:
-    """Of one replica."""
+    """The sums of one replica."""
 
     messages: int = 0
     updates: int = 0
@@ -133,12 +133,12 @@ class _Sums:
             self.most_drift = max(self.most_drift, event.drift)
             if self.moved % self.each == 0:
                 self.drifts.append((self.rounds, event.drift))
-                if len(self.drifts) == KEPT:  # the memory does not grow with the run
+                if len(self.drifts) == KEPT:  # so that memory does not grow with the run
                     self.drifts, self.each = self.drifts[1::2], 2 * self.each
 
 
 class ReplicaMeter:
-    """A listener that adds up what replicas do. It may be read at any time."""
+    """A listener that adds up the statistics of replicas. It may be read at any time."""
 
     kinds = (Begin, Worked, Synced)
     """The events it wants."""
@@ -171,7 +171,7 @@ class ReplicaMeter:
                 pass
 
     def groups(self) -> dict[str, GroupUse]:
-        """By the node that was replicated."""
+        """Returns the statistics by original node."""
         return {name: self._group(group) for name, group in self._groups.items()}
 
     def _group(self, group: ReplicaGroup) -> GroupUse:
@@ -199,7 +199,7 @@ def _use(name: str, sums: _Sums, total: int) -> ReplicaUse:
 
 
 def groups_of(settings: Mapping[str, Any]) -> list[ReplicaGroup]:
-    """The groups in the settings of a run; none in those of a run without replicas."""
+    """Returns the groups in the settings of a run; empty for a run without replicas."""
     try:
         return [
             ReplicaGroup(

@@ -1,8 +1,7 @@
 """Rules over the event log about messages and instances: pairing (P1), leaks (P5), throttle (P6) and inference (P10).
 
-A rule is shown every event of a log, in order, and reports what breaks its promise, once. It remembers the messages in
-flight, not those that have been, so a log may be as long as it likes. See `ampnet.events.check` for the promises and
-the order of events.
+A rule gets every event of a log, in order, and reports each violation of its promise once. It stores only the messages
+in flight, so its memory does not grow with the log. See `ampnet.events.check` for the promises and the order of events.
 """
 
 from __future__ import annotations
@@ -48,25 +47,25 @@ class Violation:
 
 
 class Rule:
-    """Base of the rules: subclasses look at events in `__call__`, and at what is left in `close`."""
+    """Base class of the rules: subclasses check events in `__call__`, and the final state in `close`."""
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
-        """Violations go to ``found``. Without ``complete``, runs may have been cut short."""
+        """Violations are appended to ``found``. Without ``complete``, runs may be incomplete."""
         self.found, self.complete, self.position = found, complete, -1
 
     def __call__(self, event: Event) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
-        """The log is over."""
+        """Called at the end of the log."""
 
     def report(self, promise: str, sentence: str, position: int | None = None) -> None:
-        """Something is wrong at this event, or at an earlier one that could not be judged then."""
+        """Report a violation at this event, or at an earlier one that could not be judged then."""
         self.found.append(Violation(promise, sentence, self.position if position is None else position))
 
 
 class Settled(Rule):
-    """Base of rules about what has to be answered until a run is at rest."""
+    """Base class of rules about messages that must be answered before a run is at rest."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Rest):
@@ -80,11 +79,11 @@ class Settled(Rule):
         raise NotImplementedError
 
     def _settle(self) -> None:
-        """A run is at rest: report what is open, and clear."""
+        """At the end of a run: report open items, and clear them."""
         raise NotImplementedError
 
     def _clear(self) -> None:
-        """Forget what is open."""
+        """Drop all open items."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -95,10 +94,10 @@ class Settled(Rule):
 
 
 class Pairing(Settled):
-    """P1: what went out of a port in training comes back to it, once, and not before it went out.
+    """P1: a training message sent out of a port comes back to it once, and not before it was sent.
 
-    Ports are those of nodes, and the controller's inputs. An instance that travels in a wave is answered by the wave as
-    a whole (`ampnet.events.wave_rules`): nothing comes back to the controller's inputs for it.
+    Ports are those of nodes, and the controller's inputs. An instance in a wave is answered by the wave as a whole
+    (`ampnet.events.wave_rules`): nothing comes back to the controller's inputs for it.
     """
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
@@ -163,7 +162,7 @@ class Pairing(Settled):
 
 
 class Flight(Rule):
-    """P5 and P6: who is in flight, how many at most, and whether all of them land.
+    """P5 and P6: the instances in flight, their maximal number, and whether all of them retire.
 
     The instances of a wave are in flight when it begins. That the pump is never idle is checked for message passing
     only: a wave waits until it is full.
@@ -186,7 +185,7 @@ class Flight(Rule):
                 self.close()
                 self._running, self._more = True, False
                 self._most = event.settings.get("max_active_keys")
-                # Elsewhere workers go on while the controller pumps: no order between the two is promised.
+                # Elsewhere workers continue while the controller pumps: no order between the two is guaranteed.
                 self._in_turns = event.settings.get("runtime") == "inline"
             case Pump():
                 self._pump(event)
@@ -231,7 +230,7 @@ class Flight(Rule):
         self._more = event.more
 
     def _check_claims(self) -> None:
-        """The retirements of one moment count what is in flight after all of them, or each after itself."""
+        """Check the counts of simultaneous retirements: in flight after all of them, or after each."""
         for position, claimed, counted in self._claims:
             if claimed not in (counted, len(self._flying)):
                 self.report(
@@ -250,7 +249,7 @@ class Flight(Rule):
             )
 
     def _confirm(self, waited: bool) -> None:
-        """Data that waited is pumped some time, unless the run was told to stop: then it is gone, and nobody idled."""
+        """Confirm or drop suspected idling: waiting data must be pumped later, unless the run was stopped."""
         if self._idle is not None and waited:
             self.found.append(self._idle)
         self._idle = None
@@ -285,7 +284,7 @@ class Inference(Rule):
         self.without(event)
 
     def without(self, event: Event) -> Event | None:
-        """The event less what broke this promise, for the other rules; None where nothing is left."""
+        """Returns the event without the part that broke this promise, for the other rules; None if nothing is left."""
         match event:
             case Begin():
                 self._instances.clear()
@@ -328,7 +327,7 @@ class Inference(Rule):
         return event
 
     def _without_answers(self, event: Played) -> Played | None:
-        """Operations of a wave; of one for inference, the forwards."""
+        """Returns the operations of a wave; for inference, only the forwards."""
         key = key_of(event)
         train = self._trains.get(key, event.train)
         if train != event.train:
@@ -349,7 +348,7 @@ class Inference(Rule):
         return Played.of(event.worker, event.wave, False, kept) if kept else None
 
     def _part(self, states: States) -> tuple[States | None, States]:
-        """The states of inference instances, if there are any, and the others."""
+        """Returns the states of inference instances, or None, and the others."""
         column = states.column("instance").tolist() if self._instances else []
         if self._instances.isdisjoint(column):
             return None, states
@@ -358,7 +357,7 @@ class Inference(Rule):
 
 
 def _take(counts: Counter[Row], row: Row) -> bool:
-    """Take one away, if there is one."""
+    """Decrement a count; returns False if it is zero."""
     n = counts.pop(row, 0)
     if n > 1:
         counts[row] = n - 1
@@ -374,7 +373,7 @@ def _input(port: int) -> str:
 
 
 def words_of(fields: tuple[str, ...], rows: list[Row]) -> str:
-    """These states, in words."""
+    """Returns these states as text."""
     return States(fields, list(zip(*rows, strict=True))).describe()
 
 

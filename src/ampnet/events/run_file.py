@@ -1,10 +1,10 @@
-"""The file of a run, read again: a trace that `PerfettoWriter` wrote, or an event log that `LogWriter` wrote.
+"""Reads the file of a run: a trace that `PerfettoWriter` wrote, or an event log that `LogWriter` wrote.
 
-    run.json   --trace   boxes, streams, progress, totals: all that pictures and reports need
-    run.jsonl  --log     every event; boxes, streams and totals are read off it, progress is not in it
+    run.json   --trace   boxes, streams, progress, totals: everything that pictures and reports need
+    run.jsonl  --log     every event; boxes, streams and totals are computed from it; it has no progress
 
-A trace is read line by line as it was written, and as a whole if another program has saved it since. Anybody may have
-written it: what should be a number is one, or the file is refused, so that nothing else gets into a page in its place.
+A trace is read line by line as it was written, and as a whole if another program has saved it since. The file is not
+trusted: a text in place of a number raises an error, so that it cannot be injected into a page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from ampnet.errors import DataError, StateError
 from ampnet.events.boxes import Box, in_order
 from ampnet.events.gantt import COLOURS
-from ampnet.events.log import read_log
+from ampnet.events.log import not_an_event, read_log
 from ampnet.events.perfetto import HEAD, SETTINGS, TOTALS
 from ampnet.events.record import Point, Recorder, RunRecord, StreamRecord
 from ampnet.events.totals import Totals
@@ -25,13 +25,13 @@ from ampnet.events.totals import Totals
 __all__ = ["read_run", "read_trace"]
 
 WORDS = frozenset({"name", "stream", "node", "worker", "group", "sync", "route", "unit", "reason"})
-"""Values of a trace that are texts."""
+"""Fields of a trace that are texts."""
 COUNTS = {"update": "count", "sync": "updates"}
-"""What boxes count that are not batches of messages."""
+"""The fields with the count of boxes that are not batches of messages."""
 
 
 def read_trace(path: str | Path) -> RunRecord:
-    """The run of a trace that `PerfettoWriter` wrote. A file that is none is a `DataError`."""
+    """Returns the run of a trace that `PerfettoWriter` wrote. Raises `DataError` for any other file."""
     path = Path(path)
     workers: dict[int, str] = {}
     boxes: list[Box] = []
@@ -69,7 +69,7 @@ def is_trace(path: str | Path) -> bool:
 
 
 def _events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, event) of a trace: line by line as we write it, so that it is never in memory as a whole."""
+    """Yields (line, event) of a trace, line by line, so that it is never in memory as a whole."""
     with path.open(encoding="utf-8", errors="replace") as file:
         ours = file.readline().rstrip() == HEAD
         if ours:
@@ -114,7 +114,7 @@ def _box_from(event: Mapping[str, Any], workers: Mapping[int, str]) -> Box:
 
 
 def _numbers(given: Any, name: str = "") -> Any:
-    """What was given. A text in it that is none of `WORDS` is a ValueError.
+    """Returns the argument. Raises ValueError for a text in it whose name is not in `WORDS`.
 
     Names of nodes, workers and metrics are keys.
     """
@@ -128,7 +128,7 @@ def _numbers(given: Any, name: str = "") -> Any:
 
 
 def read_run(path: str | Path) -> RunRecord:
-    """The run of a trace (``ampnet train --trace``) or of an event log (``--log``), whichever the file is."""
+    """Returns the run of a trace (``ampnet train --trace``) or of an event log (``--log``), by the file's contents."""
     if is_trace(path):
         return read_trace(path)
     recorder = Recorder()
@@ -137,7 +137,7 @@ def read_run(path: str | Path) -> RunRecord:
         try:
             recorder(event)
         except (TypeError, AttributeError, ValueError, StateError) as error:
-            raise DataError(f"{path}, line {number}: not an event of a run ({error})") from error
+            raise not_an_event(path, number, error) from error
     if not number:
         raise DataError(f"{path}: no event in it; was it written by 'ampnet train' with --trace or --log?")
     return recorder.record()

@@ -1,19 +1,19 @@
-"""Staleness: how many updates a node made between the forward and the backward of one message.
+"""Staleness: the number of updates of a node between the forward and the backward of one message.
 
     linear1    forward m1, m2     update     backward m1     update     backward m2
     version    0                  1          1               2          2
     staleness                                1 (m1)                     2 (m2)
 
-Asynchrony is bought with it: the gradient of m2 was computed for weights that are two updates old. With one instance in
-flight it is zero wherever a node meets an instance once; it grows with ``max_active_keys`` and falls with
+It is the price of asynchrony: the gradient of m2 was computed for weights that are two updates old. With one instance
+in flight it is zero at nodes that get one message per instance; it grows with ``max_active_keys`` and falls with
 ``min_update_frequency``.
 
 In a wave all messages of an operation have the same staleness: their forward was one operation, and so is their
 backward.
 
-There are two ways to know it. A node stores its version with every forward and reports the difference in
+It is measured in two ways. A node stores its version with every forward and reports the difference in
 ``Backward.lags`` or ``Played.lags``; workers add those up (``Worked``), and `StalenessMeter` shows them. `staleness_of`
-believes nobody: it counts the updates between the two events of each state, or the two operations of each (wave, node,
+recounts independently: the updates between the two events of each state, or the two operations of each (wave, node,
 port, round), in the log. Promise P7 is that both agree.
 
 A replica whose weights are replaced by the mean of its group has new weights too: that counts like an update.
@@ -50,10 +50,10 @@ Row = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How stale the gradients of a node (or of several) were."""
+    """The staleness of the gradients of a node (or of several)."""
 
     messages: int
-    """Backward messages measured, empty answers included."""
+    """The number of backward messages measured, including empty answers."""
     mean: float
     """Mean staleness of a message; NaN without messages."""
     max: int
@@ -63,10 +63,10 @@ class Staleness:
 
 
 class StalenessMeter:
-    """A listener that adds up what the nodes report. It may be read at any time."""
+    """A listener that adds up the staleness that nodes report. It may be read at any time."""
 
     kinds = (Worked,)
-    """The events it wants: sums, so that it costs next to nothing."""
+    """The events it wants: sums, so that it costs little."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
@@ -78,11 +78,11 @@ class StalenessMeter:
                 counts[lag] += messages
 
     def nodes(self) -> dict[str, Staleness]:
-        """By name, every node with parameters that has had a backward."""
+        """Returns the staleness of every node with parameters that has had a backward, by name."""
         return {node: summary_of(counts) for node, counts in self._counts.items()}
 
     def overall(self) -> Staleness:
-        """All nodes together."""
+        """Returns the staleness over all nodes."""
         total: Counter[int] = Counter()
         for counts in self._counts.values():
             total.update(counts)
@@ -90,23 +90,23 @@ class StalenessMeter:
 
 
 class Counted(NamedTuple):
-    """What `Recount` found for a backward at a node with parameters."""
+    """The recount of `Recount` for a backward at a node with parameters."""
 
     node: str
     lags: Counter[int]
     """Staleness -> messages."""
     unknown: int
-    """Messages whose forward was not seen."""
+    """The number of messages whose forward was not seen."""
     operation: Operation | None
-    """Of a wave."""
+    """The operation of a wave."""
 
 
 class Recount:
     """Counts the updates between the forward and the backward of each state or operation, from the events alone.
 
-    Show it every event of a log, in order. Of the nodes' own reckoning, ``lags`` and ``version``, nothing is used, but
+    Call it with every event of a log, in order. The nodes' own counts, ``lags`` and ``version``, are not used, except
     for the age of products that were made before their operation.
-    Where replicas share their weights, the updates of all of them count.
+    If replicas share their weights, the updates of all of them count.
     """
 
     def __init__(self) -> None:
@@ -115,10 +115,10 @@ class Recount:
         self._played: dict[tuple[str, int, str, int, int], int] = {}
         """(worker, wave, node, port, round) -> updates when it was played forward."""
         self.shared: dict[str, str] = {}
-        """Replicas that share their weights, and what they are replicas of."""
+        """Replicas that share their weights, and their original nodes."""
 
     def __call__(self, event: Event) -> list[Counted]:
-        """What there is to say of an event: of each backward at a node with parameters, in order."""
+        """Returns the recounts of an event: one for each backward at a node with parameters, in order."""
         match event:
             case Forward(train=True, version=int()):
                 now = self._updates[self._whose(event.node)]
@@ -132,7 +132,7 @@ class Recount:
             case Played(train=True):
                 return self._wave(event)
             case Begin():
-                # A run starts with nothing in flight; one that was cut short leaves forwards without a backward.
+                # A run starts with nothing in flight; an interrupted one leaves forwards without a backward.
                 self._out.clear()
                 self._played.clear()
                 shared = [group for group in groups_of(event.settings) if group.sync == "shared"]
@@ -142,7 +142,7 @@ class Recount:
         return []
 
     def _whose(self, node: str) -> str:
-        """Whose updates change the weights of a node."""
+        """Returns the node whose updates change the weights of a node."""
         return self.shared.get(node, node)
 
     def _back(self, event: Backward) -> Counted:
@@ -170,9 +170,9 @@ class Recount:
 
 
 def staleness_of(events: Iterable[Event]) -> dict[str, Staleness]:
-    """By name, the staleness of every node with parameters, counted from the log.
+    """Returns the staleness of every node with parameters, by name, counted from the log.
 
-    Backward messages whose forward is not in the log are left out.
+    Backward messages whose forward is not in the log are ignored.
     """
     recount, counts = Recount(), dict[str, Counter[int]]()
     for event in events:
@@ -183,7 +183,7 @@ def staleness_of(events: Iterable[Event]) -> dict[str, Staleness]:
 
 
 def rows_of(states: States) -> tuple[tuple[str, ...], list[Row]]:
-    """Field names, sorted, and each message's values in that order: equal states give equal rows."""
+    """Returns the field names, sorted, and each message's values in that order: equal states have equal rows."""
     ordered, order = _sorted(states.fields)
     columns = states.columns.tolist()
     return ordered, list(zip(*(columns[i] for i in order), strict=True))
@@ -191,13 +191,13 @@ def rows_of(states: States) -> tuple[tuple[str, ...], list[Row]]:
 
 @cache
 def _sorted(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Field names in order, and where each of them was."""
+    """Returns the field names, sorted, and the original index of each."""
     ordered = tuple(sorted(fields))
     return ordered, tuple(fields.index(f) for f in ordered)
 
 
 def summary_of(counts: Mapping[int, int]) -> Staleness:
-    """The numbers of a histogram, staleness -> messages."""
+    """Returns the statistics of a histogram, staleness -> messages."""
     messages = sum(counts.values())
     total = sum(lag * n for lag, n in counts.items())
     return Staleness(

@@ -1,10 +1,10 @@
-"""The rule over the event log about staleness (P7): what a node says of its age is what the log says.
+"""The rule over the event log about staleness (P7): the versions and staleness that nodes report agree with the log.
 
-    says    Forward, Backward, Played: version         Backward, Played: lags, the staleness of each message
-    is      updates and new weights from the others    changes of the weights between forward and backward, recounted
+    reported   Forward, Backward, Played: version         Backward, Played: lags, the staleness of each message
+    counted    updates and new weights from the others    changes of the weights between forward and backward
 
-Updates change the weights of a node. Where it is a replica, so does a synchronisation that replaces them by a mean.
-Where replicas share their weights, a version counts the updates of the node or those of all of them.
+Updates change the weights of a node. For a replica, so does a synchronisation that replaces them by a mean. If replicas
+share their weights, a version counts the updates of the node or those of all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HonestStaleness(Rule):
         self._recount = Recount()
         self._versions: dict[str, int] = {}
         self._apart = False
-        """Whether nodes are in processes of their own."""
+        """Whether nodes are on worker processes."""
 
     def __call__(self, event: Event) -> None:
         counted = self._recount(event)
@@ -58,7 +58,7 @@ class HonestStaleness(Rule):
             self._check_lags(found, ((op.lag, op.messages),), f"port {op.port}, round {op.round}, {wave}")
 
     def _counters(self, node: str) -> tuple[str, ...]:
-        """What may count the versions of a node: itself, or all that share its weights."""
+        """Returns the counters of a node's versions: itself, or all nodes that share its weights."""
         shared = self._recount.shared.get(node)
         return (node,) if shared is None else (node, f"all of {shared}")
 
@@ -77,7 +77,7 @@ class HonestStaleness(Rule):
             reported[lag] += messages
         counted = found.lags
         if self._apart and found.node in self._recount.shared:
-            # Other processes update the same weights at the same time, in an order that nobody knows.
+            # Other processes update the same weights at the same time, in an unknown order.
             counted = Counter({lag: n for lag, n in reported.items() if lag >= 0})
         # A message that was never forwarded has no staleness; pairing reports it.
         if not found.unknown and reported != counted:

@@ -1,7 +1,7 @@
-"""Theme: the colours and measures that all pages share, in light and in dark, on a desk and on a phone.
+"""Theme: the colours and measures that all pages share, for light and dark mode, for large and small screens.
 
-A page follows the reader's system (``prefers-color-scheme``). Printed, it is light. Where a picture is wider than the
-screen, the picture is scrolled and not the page: `.wide` and the Gantt chart.
+A page follows the reader's system (``prefers-color-scheme``). Printed, it is light. If a picture is wider than the
+screen, the picture scrolls and not the page: `.wide` and the Gantt chart.
 """
 
 from __future__ import annotations

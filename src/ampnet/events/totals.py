@@ -1,6 +1,6 @@
-"""Totals: what is added up over a whole run, by node, by worker and by group of replicas. A trace ends with it.
+"""Totals: sums over a whole run, by node, by worker and by group of replicas. A trace ends with them.
 
-They say more than the boxes: boxes are kept up to a limit, sums are of everything.
+Boxes are kept up to a limit; sums cover the whole run.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ampnet.events.utilisation import NodeUse, UpdateUse
 
 @dataclass(frozen=True, slots=True)
 class NodeTotal:
-    """What a node did in the whole run."""
+    """The sums of a node over the whole run."""
 
     worker: str
-    """Who hosted it, at last."""
+    """The worker that hosted it last."""
     forward: NodeUse | None
     """Forward batches; None if there were none."""
     backward: NodeUse | None
@@ -27,7 +27,7 @@ class NodeTotal:
     updates: UpdateUse | None
     """Its updates, likewise."""
     staleness: Staleness | None
-    """Of its gradients; None for a node without parameters."""
+    """The staleness of its gradients; None for a node without parameters."""
 
     @property
     def seconds(self) -> float:
@@ -44,28 +44,28 @@ class Totals:
     nodes: dict[str, NodeTotal]
     """By name, in the order of their first batches."""
     workers: dict[str, dict[str, float]]
-    """By worker: seconds spent in "forward", "backward" and "update"; in "sync" too where replicas were made equal, in
-    "layout" where waves were rehearsed and laid out."""
+    """By worker: seconds spent in "forward", "backward" and "update"; also in "sync" with replicas, and in "layout"
+    with waves."""
     staleness: Staleness
-    """Of all nodes together."""
+    """The staleness over all nodes."""
     in_flight: int
-    """The most instances that were in flight at once."""
+    """The maximal number of instances in flight at once."""
     boxes: int
-    """How many boxes the run had, kept or not."""
+    """The number of boxes of the run, kept or not."""
     replicas: dict[str, GroupUse] = field(default_factory=dict)
-    """By the node that was replicated."""
+    """The statistics of replicas, by original node."""
     waves: int = 0
-    """How many waves began; none where messages were passed."""
+    """The number of waves; 0 with message passing."""
     wave_instances: int = 0
     """Instances in them, summed over the waves of all workers."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Returns the totals as plain data."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Totals:
-        """What `to_json` gave, after a way through JSON."""
+        """Returns the totals from the decoded JSON of `to_json`."""
 
         def one(kind: Any, given: dict[str, Any] | None) -> Any:
             if given is None:

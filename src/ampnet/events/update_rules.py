@@ -1,26 +1,26 @@
-"""The rule over the event log about updates (P8): when a node updates, and with how much.
+"""The rule over the event log about updates (P8): when a node updates, and with how many gradients.
 
-A node's counter is kept here a second time, from what the node received:
+The rule keeps its own copy of each node's counter, from the messages that the node received:
 
     unit "messages"     Backward: + gradients             full at min_update_frequency: the update comes next
     unit "instances"    Retire (training): + instances    if a gradient is there; full at min_update_frequency
     both                Updated: back to zero             Epoch (training): no gradient may be left
 
-Instances are told to have retired after the updates that this led to, so such an update waits here for the retirement.
+A retirement is logged after the updates that it caused, so such an update waits here for the retirement.
 
 Nodes whose gradients come by waves are counted in `ampnet.events.wave_counts`. A node gets its gradients by messages or
 by waves for a whole run, not by both.
 
-A replica may have to put an update off until it is synchronised. So it is never overdue, and it updates for reasons of
-its own:
+A replica may have to defer an update until it is synchronised. So it is never overdue, and it has further reasons for
+updates:
 
     "late"        as "full", but it may hold more than min_update_frequency
-    "together"    all replicas update at once; it holds what this one had given, the rest stays for the next
+    "together"    all replicas update at once; it holds the gradients this one contributed, the rest stays for the next
 
-Where an instance goes to one replica as a whole, only that one counts its retirement.
+If an instance goes to one replica as a whole, only that one counts its retirement.
 
-The log does not say which nodes are frozen: a node that never updates in the whole log counts as frozen. What speaks
-against a node before its first update is therefore held back until there is one.
+The log does not say which nodes are frozen: a node that never updates in the whole log counts as frozen. So violations
+of a node before its first update are withheld until there is one.
 """
 
 from __future__ import annotations
@@ -36,52 +36,52 @@ from ampnet.events.wave_counts import WaveCounts
 
 
 class UpdateRule(Rule):
-    """P8: when a node updates, and with how much.
+    """P8: when a node updates, and with how many gradients.
 
-    Where nodes are in processes of their own, they hear of retirements and of the end of an epoch later than the
-    controller tells of them: then an update must not count more instances than have retired, and what is left over is
-    looked at when the run is over. A worker that has whole instances to itself may know of their end before the
-    controller does: then it must not count more than were pumped.
+    Nodes on worker processes receive retirements and the end of an epoch later than the controller logs them: then an
+    update must not count more instances than have retired, and leftovers are checked at the end of the run. A worker
+    that computes whole instances may complete them before the controller knows: then it must not count more than were
+    pumped.
     """
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
         super().__init__(found, complete)
         self._gradients: Counter[str] = Counter()
-        """Since the node's last update."""
+        """Gradients since the node's last update."""
         self._retired = 0
         self._own: Counter[str] = Counter()
-        """Instances retired that were one replica's alone."""
+        """Retired instances that belonged to one replica."""
         self._pumped: Counter[str] = Counter()
-        """Likewise, pumped."""
+        """Pumped instances, likewise."""
         self._replicas: dict[str, ReplicaGroup] = {}
         """The group of each node that is in one."""
         self._owners: list[tuple[str, ...]] = []
         """The members of each group that has whole instances."""
         self._loose: set[str] = set()
-        """Replicas that count instances, after an update of which the log cannot tell what it left over."""
+        """Replicas that count instances, after an update whose leftovers are not in the log."""
         self._retired_at: Counter[str] = Counter()
-        """How many instances had retired when the first gradient since the node's last update came in."""
+        """The number of retired instances at the first gradient since the node's last update."""
         self._policy: dict[str, tuple[str, int]] = {}
         """(unit, frequency) of every node that has updated."""
         self._doubts: dict[str, list[Violation]] = {}
-        """What speaks against nodes that may be frozen."""
+        """Withheld violations of nodes that may be frozen."""
         self._overdue: set[str] = set()
         """Nodes reported as overdue, until they update."""
         self._awaiting: list[tuple[int, Updated]] = []
-        """(position, update) of which the retirement has yet to be told."""
+        """(position, update) whose retirement is not logged yet."""
         self._versions: dict[str, tuple[int, int]] = {}
         """(counted, claimed) version of each node, in this run."""
         self._apart = False
-        """Whether nodes are in processes of their own."""
+        """Whether nodes are on worker processes."""
         self._running = False
-        """Whether a run is under way, or was cut short."""
+        """Whether a run is in progress, or was interrupted."""
         self._counted: Counter[str] = Counter()
-        """Instances in the updates of each node, where they are."""
+        """Instances in the updates of each node, on worker processes."""
         self._waves = WaveCounts(self._report_wave)
 
     def __call__(self, event: Event) -> None:
         if self._awaiting and not isinstance(event, Updated | Synced | Retire | Begin):
-            self._retire(())  # nobody did
+            self._retire(())  # no instance retired
         self._waves.position = self.position
         match event:
             case Backward(version=int(), gradients=gradients) if gradients:
@@ -108,7 +108,7 @@ class UpdateRule(Rule):
                     self._left_over("the run", None)
                 self._running = False
             case Begin():
-                if self._running:  # the run before was cut short, and what had come in was dropped
+                if self._running:  # the run before was interrupted, and its gradients were dropped
                     self._gradients.clear()
                     self._loose.clear()
                     self._overdue.clear()
@@ -119,7 +119,7 @@ class UpdateRule(Rule):
                 self._waves.run(self._replicas, self._apart)
                 self._owners = [group.members for group in groups if group.by_instance]
                 self._versions.clear()
-                self._awaiting.clear()  # where the run before was cut short
+                self._awaiting.clear()  # of an interrupted run before
             case _:
                 pass
 
@@ -194,7 +194,7 @@ class UpdateRule(Rule):
         self._settle(event)
 
     def _agrees(self, event: Updated) -> bool:
-        """Whether an update that counts instances fits to the retirements told so far."""
+        """Whether an update that counts instances agrees with the retirements so far."""
         since = self._since(event.node)
         some = max(1, since)  # gradients without a retirement: of the next epoch's first instances
         if event.reason in ("late", "together") or event.node in self._loose:
@@ -206,7 +206,7 @@ class UpdateRule(Rule):
         return fits and (event.reason != "full" or event.count >= event.frequency)
 
     def _settle(self, event: Updated) -> None:
-        """An update that counts instances has been looked at: what comes next counts from here."""
+        """Restart the counts after an update that counts instances."""
         node, since = event.node, self._since(event.node)
         if event.reason in ("late", "together"):
             self._loose.add(node)
@@ -231,7 +231,7 @@ class UpdateRule(Rule):
         grown = not isinstance(event, Synced) or event.moved
         counted = event.version if known is None else known[0] + grown
         if known is not None and event.version != counted:
-            if event.version == known[1] + grown:  # goes on from a step that was reported
+            if event.version == known[1] + grown:  # continues from a step that was reported
                 counted = event.version
             elif isinstance(event, Synced):
                 self.report(
@@ -243,7 +243,7 @@ class UpdateRule(Rule):
         self._versions[event.node] = (counted, event.version)
 
     def _retire(self, instances: Sequence[int]) -> None:
-        """Instances retired. The updates that this led to were told before it."""
+        """Check the updates before a retirement that it caused."""
         self._retired += len(instances)
         self._count_own(self._own, instances)
         for position, event in self._awaiting:
@@ -261,12 +261,12 @@ class UpdateRule(Rule):
             counts.update(members[number % len(members)] for number in instances)
 
     def _retired_for(self, node: str) -> int:
-        """Instances retired that a node counts."""
+        """Returns the number of retired instances that a node counts."""
         group = self._replicas.get(node)
         return self._own[node] if group is not None and group.by_instance else self._retired
 
     def _since(self, node: str) -> int:
-        """Instances retired since gradients began to come in after the node's last update."""
+        """Returns the number of instances retired since the first gradient after the node's last update."""
         return self._retired_for(node) - self._retired_at[node]
 
     def _left_over(self, after: str, event: Epoch | None) -> None:

@@ -1,15 +1,15 @@
-"""Utilisation: where the time went, and how full the batches were.
+"""Utilisation: the time of nodes and workers, and the sizes of batches.
 
     worker 0   [ linear1 > ][ relu > ][  linear1 <  ][u]          [ linear1 > ] ...     > forward  < backward  u update
                |<----------------- busy --------------->|  idle  |
 
-A node is handed whatever waits at it, so the size of its batches is an outcome, decided by the schedule and by
-``max_active_keys``. Small batches mean that Python and kernel launches are paid for few messages: `NodeUse.histogram`
-shows them. Shares are parts of the wall time of all runs seen, from Begin to Rest; the time between runs is left out.
-With several workers the shares of all nodes may add up to more than 1, those of one worker's nodes may not.
+A node gets all messages that wait at it, so the size of its batches depends on the schedule and on ``max_active_keys``.
+With small batches the overhead of Python and kernel launches is paid for few messages: `NodeUse.histogram` shows them.
+Shares are relative to the wall time of all runs, from Begin to Rest; the time between runs does not count. With several
+workers the shares of all nodes may add up to more than 1, those of one worker's nodes may not.
 
-In a wave an operation is a batch. To collect a weight's gradient is a batch of the node's backward, of all messages of
-the wave at that port. To rehearse and lay out a wave keeps its worker busy, and belongs to no node.
+In a wave an operation is a batch. Collecting a weight's gradient is a batch of the node's backward, of all messages of
+the wave at that port. The rehearsal and layout of a wave keep its worker busy, and belong to no node.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from ampnet.events.log import Backward, Begin, Event, Forward, Played, Rest, Synced, Updated, Wave, ended
 
 DIRECTIONS = ("forward", "backward", "backward")
-"""What the directions of a wave's operations count to."""
+"""The direction that each direction of a wave's operations counts towards."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """What a node did in one direction."""
+    """The statistics of a node in one direction."""
 
     invocations: int
     """Batches handled."""
@@ -34,36 +34,36 @@ class NodeUse:
     rows: int
     """Payload rows in them."""
     seconds: float
-    """Time spent in the node, updates left out."""
+    """Time spent in the node, without updates."""
     mean_messages: float
-    """Messages of a batch, on average."""
+    """Mean number of messages of a batch."""
     mean_rows: float
-    """Rows of a batch, on average."""
+    """Mean number of rows of a batch."""
     share: float
-    """Part of the wall time spent here; NaN before any time has passed."""
+    """Share of the wall time spent here; NaN before any time has passed."""
     histogram: dict[int, int]
     """Batches by size: 1 -> of one message, 2 -> of 2 to 3, 4 -> of 4 to 7, ...; 0 -> of none."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateUse:
-    """What a node's updates cost."""
+    """The statistics of a node's updates."""
 
     updates: int
     """Updates made."""
     gradients: int
     """Gradients in them, in the node's own unit (messages or instances)."""
     flushes: int
-    """How many of them were flushes at the end of an epoch."""
+    """The number of flushes at the end of an epoch among them."""
     seconds: float
     """Time spent in them."""
     share: float
-    """Part of the wall time spent in them; NaN before any time has passed."""
+    """Share of the wall time spent in them; NaN before any time has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerUse:
-    """How busy a worker was."""
+    """The statistics of a worker."""
 
     invocations: int
     """Batches handled, in both directions."""
@@ -72,9 +72,9 @@ class WorkerUse:
     updates: int
     """Updates of its nodes."""
     seconds: float
-    """Time spent in its nodes, updates, synchronisations of replicas and the layout of waves included."""
+    """Time spent in its nodes, including updates, synchronisations of replicas and the layout of waves."""
     share: float
-    """Busy part of the wall time; the rest went into queues, routing, the controller, or waiting."""
+    """Busy share of the wall time; the rest went into queues, routing, the controller, or waiting."""
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class UtilisationMeter:
                 pass
 
     def _watch(self, event: Event) -> None:
-        """Keep the wall time: of the runs that are over, and of the one under way."""
+        """Update the wall time: of finished runs, and of the current one."""
         if isinstance(event, Begin) or self._began is None:
             self._ended, self._began, self._latest = self.wall, event.time, event.time
         self._latest = max(self._latest, ended(event))
@@ -141,7 +141,7 @@ class UtilisationMeter:
         node.sizes[bucket(messages)] += 1
 
     def _played(self, event: Played) -> None:
-        """A log of waves has an operation every 10 to 100 us: this loop is kept short."""
+        """Add operations. A log of waves has one every 10 to 100 us, so this loop is kept short."""
         nodes = self._nodes
         for node, direction, seconds, size, many in zip(
             event.nodes, event.directions, event.seconds, event.rows, event.messages, strict=True
@@ -170,11 +170,11 @@ class UtilisationMeter:
 
     @property
     def wall(self) -> float:
-        """Seconds from Begin to Rest of all runs so far; of a run under way, up to its latest event."""
+        """Returns the seconds from Begin to Rest of all runs so far; for a run in progress, up to its latest event."""
         return self._ended + (self._latest - self._began if self._began is not None else 0.0)
 
     def nodes(self) -> dict[tuple[str, str], NodeUse]:
-        """By (node, "forward" or "backward")."""
+        """Returns the statistics by (node, "forward" or "backward")."""
         return {
             key: NodeUse(
                 t.invocations,
@@ -190,14 +190,14 @@ class UtilisationMeter:
         }
 
     def updates(self) -> dict[str, UpdateUse]:
-        """By node, those that have updated themselves."""
+        """Returns the statistics of updates, by node."""
         return {
             node: UpdateUse(t.updates, t.gradients, t.flushes, t.seconds, self._share(t))
             for node, t in self._updates.items()
         }
 
     def workers(self) -> dict[str, WorkerUse]:
-        """By worker."""
+        """Returns the statistics by worker."""
         return {
             worker: WorkerUse(t.invocations, t.messages, t.updates, t.seconds, self._share(t))
             for worker, t in self._workers.items()
@@ -208,5 +208,5 @@ class UtilisationMeter:
 
 
 def bucket(size: int) -> int:
-    """The largest power of two that is not above ``size``; 0 for an empty batch."""
+    """Returns the largest power of two that is not above ``size``; 0 for an empty batch."""
     return 1 << (size.bit_length() - 1) if size else 0

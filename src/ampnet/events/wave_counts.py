@@ -1,24 +1,24 @@
-"""Wave counts: what the update rule (P8) knows of nodes whose gradients come by waves.
+"""Wave counts: the counters of the update rule (P8) for nodes whose gradients come by waves.
 
     cell       wave 17   forward ... backward, collect port 0 (8 messages), collect port 1 (4)  | update: 12 >= 10
     readout    wave 17   forward ... backward, collect (4)                                      | 4 of 10
     other      wave 17   nothing with a gradient                                                | its end counts, too
 
-A node looks at its counter after its last collect of a wave, and updates at once if it is full:
+A node checks its counter after its last collect of a wave, and updates at once if it is full:
 
     unit "messages"     collect: + messages
     unit "instances"    last collect of the wave: + its instances
                         end of the wave: likewise, for a node that had no gradient in it and holds some from before
     both                Updated: it holds all that was counted, at least min_update_frequency; back to zero
 
-Full and not updated, a node must not be played in another wave. Nor may a full update come before the node's last
-collect of a wave.
+A node with a full counter must update before it is played in another wave. Nor may a full update come before the node's
+last collect of a wave.
 
-What a log cannot tell: how many instances of a wave were skipped (their loss was not finite). They do not count, so an
-update that counts fewer instances than the waves had is believed, if it is full; and that one was overdue is held
-against a node only if its next update counts all of them. The end of a wave is known exactly if its ``operations`` is
-the number of forwards that this worker plays of it, and no other worker plays it (rows may cross after the last
-operation that is told); else waves that may have ended count in favour of the node.
+The log does not contain the number of skipped instances of a wave (their loss was not finite). They do not count, so an
+update that counts fewer instances than the waves had is accepted, if it is full; and an overdue update is reported only
+if the node's next update counts all of them. The end of a wave is known exactly if its ``operations`` is the number of
+forwards that this worker plays of it, and no other worker plays it (rows may be sent after the last logged operation);
+otherwise waves that may have ended count in favour of the node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Policy = tuple[str, int]
 
 @dataclass(slots=True)
 class _Share:
-    """What a node with parameters does in a wave."""
+    """The work of a node with parameters in a wave."""
 
     open: int = 0
     """Forwards without a backward so far."""
@@ -50,7 +50,7 @@ class _Share:
 
 @dataclass(slots=True)
 class _Passage:
-    """What was played of a wave in training."""
+    """The operations played of a wave in training."""
 
     instances: tuple[int, ...] = ()
     operations: int | None = None
@@ -62,13 +62,13 @@ class _Passage:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is open: it has ended, or there is a pause in it."""
+        """Whether nothing is open: it has ended, or pauses."""
         return self.open <= 0 and self.due <= 0 and (self.forwards > 0 or not self.operations)
 
 
 @dataclass(slots=True)
 class _Overdue:
-    """An update that seems to be overdue, until the wave is over that it was due after."""
+    """An update that seems to be overdue, until the end of the wave after which it was due."""
 
     wave: Key
     sentence: str
@@ -80,7 +80,7 @@ class _Overdue:
 
 @dataclass(slots=True)
 class _Account:
-    """Of a node."""
+    """The counters of a node."""
 
     worker: str
     gradients: int = 0
@@ -95,36 +95,36 @@ class _Account:
     """The wave after which it made a full update."""
     overdue: _Overdue | None = None
     loose: bool = False
-    """After an update of which the log cannot tell what it left over."""
+    """Whether its last update had leftovers that are not in the log."""
     maybe: int = 0
-    """Instances that it may have counted since its last update, of waves that are over."""
+    """Instances of finished waves that it may have counted since its last update."""
 
 
 class WaveCounts:
-    """Counts what comes in by waves at each node, a second time.
+    """Recounts the gradients that come by waves at each node.
 
-    ``report`` (sentence, position or None for now) takes what is wrong with operations; `judge` says what is wrong with
-    an update.
+    ``report`` is called with violations of operations (sentence, position or None for the current event); `judge`
+    returns the violation of an update.
     """
 
     def __init__(self, report: Callable[[str, int | None], None]) -> None:
         self._report = report
         self._policy: dict[str, Policy] = {}
-        """Of every node that has updated in this run."""
+        """The policy of every node that has updated in this run."""
         self._waves = WavesUnderWay()
         self._passages: dict[Key, _Passage] = {}
         self._accounts: dict[str, _Account] = {}
         self._replicas: Mapping[str, ReplicaGroup] = {}
         self._apart = False
         self.position = -1
-        """Of the event that is shown next."""
+        """The position of the next event."""
 
     def __contains__(self, node: str) -> bool:
         """Whether a node has had a gradient by a wave in this run."""
         return node in self._accounts
 
     def run(self, replicas: Mapping[str, ReplicaGroup], apart: bool = False) -> None:
-        """A run begins, on one worker or (``apart``) several. What was under way in one before it is gone."""
+        """Begin a run, on one worker or (``apart``) several. Waves of an earlier run are dropped."""
         self._replicas, self._apart = replicas, apart
         self._waves.clear()
         self._passages.clear()
@@ -132,13 +132,13 @@ class WaveCounts:
         self._policy.clear()
 
     def begin(self, event: Wave) -> None:
-        """A wave begins."""
+        """Add a wave that begins."""
         self._waves.begin(event)
         if event.train and key_of(event) not in self._passages:
             self._passages[key_of(event)] = _Passage(event.instances, event.operations)
 
     def retire(self, instances: tuple[int, ...]) -> None:
-        """Instances retire; waves that have none left are over, and what was uncertain is not any more."""
+        """Called when instances retire: waves without remaining instances end, and suspected faults are decided."""
         for wave in self._waves.retire(instances):
             passage = self._passages.get(key_of(wave))
             for node, account in self._accounts.items() if passage is not None and not passage.ended else ():
@@ -148,14 +148,14 @@ class WaveCounts:
             self._forget(key_of(wave))
 
     def rest(self) -> None:
-        """The run is over, and so are all waves."""
+        """End the run, and all waves."""
         for key in list(self._passages):
             self._forget(key)
         for account in self._accounts.values():
             self._confirm(account)
 
     def played(self, event: Played) -> None:
-        """Operations of a wave."""
+        """Add operations of a wave."""
         key = key_of(event)
         passage = self._passages.setdefault(key, _Passage()) if event.train else None
         for op in event.operations():
@@ -198,7 +198,7 @@ class WaveCounts:
                 self._done(key, passage, share, account, op.node)
 
     def _done(self, key: Key, passage: _Passage, share: _Share, account: _Account, node: str) -> None:
-        """A node is done with a wave."""
+        """Called when a node has finished a wave."""
         share.counted = self._own(node, passage.instances)
         account.instances += share.counted
         unit, frequency = self._policy.get(node, ("", 0))
@@ -206,7 +206,7 @@ class WaveCounts:
         account.full = key if unit and came >= frequency else None
 
     def _go_on(self, key: Key, share: _Share, account: _Account, op: Operation) -> None:
-        """An operation of a node with a gradient: if the node seemed to be done with the wave, it was not."""
+        """Called for a further operation of a node that seemed to have finished the wave."""
         if account.overdue is not None and account.overdue.wave == key:
             account.overdue = None
         if account.full == key:
@@ -223,7 +223,8 @@ class WaveCounts:
             share.counted = 0
 
     def _own(self, node: str, instances: tuple[int, ...]) -> int:
-        """How many of these a node counts: a replica with whole instances to itself, its own."""
+        """Returns the number of these instances that a node counts: a replica that gets whole instances counts its
+        own."""
         group = self._replicas.get(node)
         if group is None or not group.by_instance:
             return len(instances)
@@ -231,7 +232,7 @@ class WaveCounts:
         return sum(number % count == place for number in instances)
 
     def _end(self, key: Key, passage: _Passage) -> None:
-        """A wave has ended: nodes that had no gradient in it count it, too, if they hold gradients."""
+        """End a wave: nodes that hold gradients count it, too, even without a gradient in it."""
         for node, account in self._accounts.items():
             holds = account.gradients or account.loose
             if holds and account.worker == key[0] and not self._had_gradient(passage, node):
@@ -269,13 +270,14 @@ class WaveCounts:
         del self._passages[key]
 
     def _confirm(self, account: _Account) -> None:
-        """The wave is over. What is not sure waits for the next update."""
+        """Decide about a suspected overdue update at the end of the wave; an uncertain one waits for the next
+        update."""
         if account.overdue is not None and account.overdue.sure:
             self._report(account.overdue.sentence, account.overdue.position)
             account.overdue = None
 
     def judge(self, event: Updated) -> str | None:
-        """What is wrong with an update of a node that is in here, if anything is. Its counts start anew."""
+        """Returns the violation of an update of a counted node, if any, and restarts its counts."""
         account = self._accounts[event.node]
         self._policy[event.node] = (event.unit, event.frequency)
         wrong = self._messages(event, account) if event.unit == "messages" else self._instances(event, account)
@@ -297,7 +299,7 @@ class WaveCounts:
         return wrong
 
     def gradients(self) -> dict[str, int]:
-        """By node, the messages that are in no update yet."""
+        """Returns the number of messages that are in no update yet, by node."""
         return {node: account.gradients for node, account in self._accounts.items() if account.gradients}
 
     def _messages(self, event: Updated, account: _Account) -> str | None:
@@ -321,7 +323,7 @@ class WaveCounts:
         return None
 
     def _maybe(self, node: str, account: _Account) -> int:
-        """Instances of waves that may have ended, and in which the node has had no gradient."""
+        """Returns the number of instances of waves that may have ended without a gradient of the node."""
         return sum(
             self._own(node, passage.instances)
             for key, passage in self._passages.items()
@@ -329,6 +331,6 @@ class WaveCounts:
         )
 
     def _in_the_middle(self, node: str) -> bool:
-        """Whether a node has had a gradient by a wave that it is not done with."""
+        """Whether a node has had a gradient in a wave that it has not finished."""
         shares = (passage.shares.get(node) for passage in self._passages.values())
         return any(s is not None and s.collected and (s.open > 0 or s.due) for s in shares)

@@ -11,8 +11,8 @@ An operation is known by (wave, node, port, round). The rules, for a wave in tra
                 messages than they brought (fewer, where losses were skipped)
     a port whose forwards were not wanted has neither backward nor collect
 
-A `Played` follows the `Wave` that it belongs to. A wave is forgotten when its instances have retired and nothing of it
-is open; at rest nothing may be open. Inference has forwards only: `ampnet.events.rules.Inference` sees to that.
+A `Played` follows its `Wave`. A wave is dropped when its instances have retired and none of its operations is open; at
+rest nothing may be open. Inference has forwards only, which `ampnet.events.rules.Inference` checks.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Site = tuple[str, int]
 
 @dataclass(slots=True)
 class _Passage:
-    """What was played of a wave."""
+    """The operations played of a wave."""
 
     forwards: dict[tuple[str, int, int], bool] = field(default_factory=dict)
     """(node, port, round) -> whether a backward is wanted."""
     open: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    """Those not answered yet, with their rows."""
+    """Forwards not answered yet, with their rows."""
     waiting: Counter[Site] = field(default_factory=Counter)
-    """How many of them each site has."""
+    """The number of them at each site."""
     brought: Counter[Site] = field(default_factory=Counter)
     """Messages of the backwards at each site of a node with parameters that is not collected yet."""
     due: set[Site] = field(default_factory=set)
@@ -50,7 +50,7 @@ class _Passage:
 
 
 class WavePairing(Settled):
-    """P1 in waves; and (P5) that waves begin before they are played, and an instance travels in one at a time."""
+    """P1 in waves; and (P5) that waves begin before they are played, and an instance is in one at a time."""
 
     def __init__(self, found: list[Violation], complete: bool = True) -> None:
         super().__init__(found, complete)
@@ -154,7 +154,7 @@ class WavePairing(Settled):
         self.report("P1", f"{place}, {sentence} in {words_of_wave(key)}")
 
     def _forget(self, key: Key) -> None:
-        """All instances have retired. What is open shows at the end."""
+        """Drop a wave whose instances have retired, unless operations are open: those are reported at the end."""
         passage = self._passages.get(key)
         if passage is not None and passage.over:
             del self._passages[key]

@@ -1,10 +1,10 @@
-"""Waves under way, for readers of a log.
+"""Waves in progress, for readers of a log.
 
     Wave (worker0, 17: instances 204..207)     Played (worker0, 17) ... Played (worker0, 17)     Retire 204..207
-    |  it begins                               |  its operations, in some pieces                 |  it is forgotten
+    |  it begins                               |  its operations, in several events              |  it is dropped
 
-A wave has a number on its worker. Several are under way at once, and their pieces are interleaved. A reader that wants
-to know whose rows an operation is about looks the wave up here.
+A wave has a number on its worker. Several are in progress at once, and their events are interleaved. Readers look up
+the instances of an operation's wave here.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Key = tuple[str, int]
 
 
 def key_of(event: Wave | Played) -> Key:
-    """Which wave an event is about."""
+    """Returns the key of an event's wave."""
     return event.worker, event.wave
 
 
 def words_of_wave(key: Key) -> str:
-    """A wave, in words."""
+    """Returns a wave as text."""
     return f"wave {key[1]} of worker '{key[0]}'"
 
 
 class WavesUnderWay:
-    """The waves that have begun and of which an instance has not retired."""
+    """The waves that have begun and have an instance that has not retired."""
 
     def __init__(self) -> None:
         self.waves: dict[Key, Wave] = {}
@@ -36,7 +36,7 @@ class WavesUnderWay:
         self._of: dict[int, list[Key]] = {}
 
     def begin(self, event: Wave) -> None:
-        """A wave begins. One that has begun already goes on as it was."""
+        """Add a wave that begins. A known wave is unchanged."""
         key = key_of(event)
         if key in self.waves:
             return
@@ -46,11 +46,11 @@ class WavesUnderWay:
             self._of.setdefault(number, []).append(key)
 
     def of(self, instance: int) -> list[Key]:
-        """The waves that an instance travels in: one on each worker that has a part of it."""
+        """Returns the waves of an instance: one on each worker that has a part of it."""
         return self._of.get(instance, [])
 
     def retire(self, instances: Iterable[int]) -> list[Wave]:
-        """Instances retire. Returns the waves that have none left; they are forgotten."""
+        """Remove retired instances. Returns the waves without remaining instances, which are dropped."""
         gone = []
         for number in instances:
             for key in self._of.pop(number, ()):
@@ -61,7 +61,7 @@ class WavesUnderWay:
         return gone
 
     def clear(self) -> None:
-        """A run begins or ends."""
+        """Drop all waves, at the start or end of a run."""
         self.waves.clear()
         self._left.clear()
         self._of.clear()

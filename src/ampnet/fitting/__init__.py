@@ -1,9 +1,9 @@
-"""Fit: the training loop, and what can be called while it runs.
+"""Fit: the training loop and its callbacks.
 
     best = BestWeights("accuracy")
     result = ampnet.fit(runtime, train=samples, valid=others, epochs=20, callbacks=[best, CSVLogger("run.csv")])
 
-`ampnet.fitting.loop` is the loop itself; every callback has a file of its own.
+`ampnet.fitting.loop` is the loop itself; every callback has its own file.
 """
 
 from ampnet.fitting.callback import Callback, Run

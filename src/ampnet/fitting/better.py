@@ -1,4 +1,4 @@
-"""Better: when one epoch is better than another, by a metric."""
+"""Better: compares epochs by a metric."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Best:
     """The best value of a metric so far."""
 
     metric: str
-    """As `EpochRecord.value` takes it."""
+    """The name of the metric, as in `EpochRecord.value`."""
     mode: Mode | None = None
     """Whether lower or higher is better; None: lower for losses and errors, higher for all others."""
     min_delta: float = 0.0
-    """By how much a value has to be better to count."""
+    """The minimal improvement that counts."""
     value: float = field(default=nan, init=False)
     epoch: int = field(default=0, init=False)
-    """The epoch of it; 0 before the first."""
+    """The best epoch; 0 before the first."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max", None):
@@ -35,7 +35,7 @@ class Best:
         self.mode = self.mode or ("min" if is_loss(name) or name.endswith("error") else "max")
 
     def improves(self, record: EpochRecord) -> bool:
-        """Whether an epoch is better than all before it; it is the best from then on. NaN is never better."""
+        """Whether an epoch is better than all before it; if so, records it as the best. NaN is never better."""
         value = record.value(self.metric)
         sign = 1 if self.mode == "max" else -1
         better = not isnan(value) and (isnan(self.value) or sign * (value - self.value) > self.min_delta)

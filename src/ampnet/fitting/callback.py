@@ -1,13 +1,13 @@
-"""Callback: what is called while `fit` trains.
+"""Callback: an object whose methods `fit` calls during training.
 
     on_begin                                                                                            on_end, close
        │  on_epoch_begin 1 ── train ── on_train_end ── valid ── on_valid_end ── on_epoch_end 1 ──> 2 ...      │
                                └ on_turn, ten times a second ┘
 
-Callbacks are called one after the other, in the order they are given in, by the process that called `fit`. Streams
-follow one another without a barrier: when an epoch's validation ends, instances of the next epoch are in flight, and
-weights change. Where a callback has ``at_rest = True``, each epoch ends at rest: all instances have come back and all
-updates are made before ``on_epoch_end``, so it may read and write weights, and predict.
+Callbacks are called one after the other, in the given order, in the process that called `fit`. Streams follow one
+another without a barrier: when an epoch's validation ends, instances of the next epoch are in flight, and weights
+change. If a callback has ``at_rest = True``, each epoch ends at rest: all instances have retired and all updates are
+made before ``on_epoch_end``, so it may read and write weights, and predict.
 
 An exception in a callback ends the run, and is raised as `CallbackError`, with the name of the callback and the method.
 """
@@ -19,60 +19,75 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampnet.controller import Progress
-from ampnet.errors import CallbackError
+from ampnet.errors import CallbackError, nearest
+from ampnet.fitting.metrics import check_metric, metric_names
 from ampnet.fitting.records import EpochRecord, FitResult
 from ampnet.instance import StreamStats
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The `fit` that a callback is called by."""
+    """The `fit` that calls the callback."""
 
     runtime: Any
     """The runtime that trains; ``run.runtime.graph`` is its graph."""
     epochs: int
-    """How many there will be at most."""
+    """The maximal number of epochs."""
     metric: str
-    """The metric that counts."""
+    """The metric that `fit` compares with its target."""
     totals: dict[str, int | None]
-    """Examples in a stream, by "train" and "valid"; None where that is not known. No "valid" without validation."""
+    """The number of examples of "train" and "valid"; None if unknown. No "valid" without validation data."""
     stop: Callable[[str], None]
-    """Ends the run, for a reason: in ``on_epoch_end`` after that epoch; elsewhere the epoch is cut short."""
+    """Ends the run, with a reason: in ``on_begin`` before the first epoch, in ``on_epoch_end`` after that epoch;
+    elsewhere within the epoch."""
+
+    def check(self, metric: str) -> None:
+        """Raise `ValueError` if no epoch will have this metric. For ``on_begin``."""
+        graph = getattr(self.runtime, "graph", None)
+        check_metric(metric, None if graph is None else metric_names(graph), "valid" in self.totals)
 
 
 class Callback:
-    """Base of callbacks: every method does nothing. See the head of this file."""
+    """Base class of callbacks: every method does nothing. See the head of this file."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise TypeError for a method ``on_...`` that is never called, like those of other libraries."""
+        super().__init_subclass__(**kwargs)
+        known = [name for name in vars(Callback) if name.startswith("on_")]
+        for name in dir(cls):
+            if name.startswith("on_") and name not in known:
+                raise TypeError(f"{cls.__name__}.{name} would never be called: {nearest(name, known)}")
 
     at_rest = False
-    """Whether epochs have to end at rest: with a barrier, and everything written to the weights."""
+    """Whether epochs must end at rest: with a barrier, and all updates made."""
 
     def on_begin(self, run: Run) -> None:
-        """Before the first epoch."""
+        """Called before the first epoch."""
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """An epoch, numbered from 1, is about to be pumped; the end of the one before may still be under way."""
+        """Called before an epoch, numbered from 1, is pumped; instances of the one before may still be in flight."""
 
     def on_train_end(self, epoch: int, stats: StreamStats) -> None:
-        """The training of an epoch has ended."""
+        """Called when the training of an epoch has ended."""
 
     def on_valid_end(self, epoch: int, stats: StreamStats) -> None:
-        """The validation of an epoch has ended."""
+        """Called when the validation of an epoch has ended."""
 
     def on_epoch_end(self, record: EpochRecord) -> None:
-        """Training and validation of an epoch have ended."""
+        """Called when training and validation of an epoch have ended."""
 
     def on_turn(self, progress: Progress) -> None:
-        """Some progress was made; called about ten times a second."""
+        """Called about ten times a second with the progress."""
 
     def on_end(self, result: FitResult) -> None:
-        """The run is over, after its last epoch, a stop or an interrupt; not after an error. Nothing is in flight."""
+        """Called after the last epoch, a stop or an interrupt; not after an error. Nothing is in flight."""
 
     def close(self) -> None:
-        """The very last call, after an error too: close files."""
+        """Called last, also after an error: close files."""
 
 
 class Callbacks:
-    """Calls several of them, and names the one that fails."""
+    """Calls several callbacks; an error names the one that failed."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         for one in callbacks:
@@ -82,17 +97,17 @@ class Callbacks:
 
     @property
     def at_rest(self) -> bool:
-        """Whether any of them wants epochs to end at rest."""
+        """Whether any callback needs epochs to end at rest."""
         return any(one.at_rest for one in self._all)
 
     def has(self, method: str) -> bool:
-        """Whether any of them does something in a method."""
+        """Whether any callback overrides a method."""
         return any(
             getattr(getattr(one, method), "__func__", None) is not getattr(Callback, method) for one in self._all
         )
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Call a method of all of them, in order. The first that fails is raised."""
+        """Call a method of all callbacks, in order. Raises the first error."""
         for one in self._all:
             try:
                 getattr(one, method)(*arguments)
@@ -100,7 +115,7 @@ class Callbacks:
                 raise _named(one, method, error) from error
 
     def close(self) -> None:
-        """Close all of them, also where one fails to."""
+        """Close all callbacks, even if one raises an error."""
         failed: CallbackError | None = None
         for one in self._all:
             try:

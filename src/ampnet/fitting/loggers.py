@@ -1,4 +1,4 @@
-"""Loggers: the numbers of every epoch in a file, written while the run goes on."""
+"""Loggers: write the numbers of every epoch to a file during the run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ampnet.fitting.records import EpochRecord
 
 
 class CSVLogger(Callback):
-    """A CSV file with a row for each epoch: losses, metrics, speeds, learning rate. Each row is flushed at once.
+    """Writes a CSV file with a row for each epoch: losses, metrics, speeds, learning rate. Each row is flushed at once.
 
-    The first row names the columns. ``append``: go on in a file that is there, whose columns must be the same; else
-    the file is written anew. ``learning_rate`` is left empty where nodes differ in it.
+    The first row names the columns. ``append``: continue an existing file, whose columns must be the same (an
+    incomplete last row is dropped); otherwise the file is overwritten. ``learning_rate`` is empty if it differs
+    between nodes.
     """
 
     def __init__(self, path: str | Path, *, append: bool = False) -> None:
@@ -25,9 +26,12 @@ class CSVLogger(Callback):
 
     def on_begin(self, run: Run) -> None:
         self._runtime = run.runtime
-        there = self.append and self.path.exists() and self.path.stat().st_size > 0
-        self._columns = next(csv.reader(self.path.read_text("utf-8").splitlines()), []) if there else []
-        self._file = self.path.open("a" if there else "w", newline="", encoding="utf-8")
+        there = self.path.read_bytes() if self.append and self.path.exists() else b""
+        rows = there[: there.rfind(b"\n") + 1]  # a killed process may have left part of a row
+        self._columns = next(csv.reader(rows.decode("utf-8").splitlines()), [])
+        self._file = self.path.open("a" if rows else "w", newline="", encoding="utf-8")
+        if len(rows) < len(there):
+            self._file.truncate(len(rows))
 
     def on_epoch_end(self, record: EpochRecord) -> None:
         assert self._file is not None
@@ -56,10 +60,11 @@ class CSVLogger(Callback):
 
 
 class TensorBoardLogger(Callback):
-    """Event files for TensorBoard in a folder: ``tensorboard --logdir FOLDER``. They are flushed after each epoch.
+    """Writes event files for TensorBoard to a folder: ``tensorboard --logdir FOLDER``. They are flushed after each
+    epoch.
 
-    Losses and metrics are called ``loss/train``, ``loss/valid``, ``accuracy/train`` and so on; speeds
-    ``per_second/train``, learning rates ``learning_rate/NODE``. Needs the package tensorboard: the extra of that name.
+    The tags of losses and metrics are ``loss/train``, ``loss/valid``, ``accuracy/train`` and so on; of speeds
+    ``per_second/train``, of learning rates ``learning_rate/NODE``. Needs the extra ``tensorboard``.
     """
 
     def __init__(self, folder: str | Path) -> None:

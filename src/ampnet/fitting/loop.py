@@ -1,41 +1,43 @@
 """Fit: train for some epochs, validate after each, stop when the target is reached. The same loop for every runtime.
 
-An epoch is two streams, its training and its validation. The runtime pulls them from one endless-looking row, and opens
-the next while the last instances of the one before are still under way, so that no epoch ends with an idle machine:
+An epoch is two streams, its training and its validation. The runtime reads the streams from one iterator, and begins
+the next while the last instances of the one before are still in flight, so that the machine is not idle between epochs:
 
     pumped   train 1 ............ valid 1 ... train 2 ............ valid 2 ... train 3 ..
     in flight            └ last of train 1 ┘           └ [1] ┘                     └ [3] ┘
                                                                          [2] valid 2 ends at the target: stop
 
-[1] Without a barrier a validation meets weights that the last training instances still move, and its own last instances
-    meet those of the next epoch: a difference of at most ``max_active_keys`` instances. ``barrier=True`` rules it out:
-    each stream waits for the one before, and each epoch is a run of its own, after which everything is at rest.
-    Where there are replicas there is always a barrier: they are made equal after each training stream.
-[2] The target counts from the moment a validation stream has ended, and the result speaks of that stream's epoch.
-[3] What had been pumped of the next epoch comes back and changes weights, but is in no record.
+[1] Without a barrier a validation uses weights that the last training instances still change, and its own last
+    instances use weights of the next epoch: a difference of at most ``max_active_keys`` instances. ``barrier=True``
+    prevents it: each stream waits for the one before, and each epoch is a separate run, after which nothing is in
+    flight. With replicas there is always a barrier: they are synchronised after each training stream.
+[2] The target is checked when a validation stream has ended, and the result refers to that stream's epoch.
+[3] Instances of the next epoch that were already pumped complete and change weights, but are in no record.
 
-A stream that was cut short (by [2], or by somebody else's ``runtime.stop()``) is known by its data not being used up.
+A stream that was stopped early (by [2], or by another call of ``runtime.stop()``) is recognised by its remaining data.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Protocol
 
 from ampnet.controller import Progress
-from ampnet.errors import DataError
+from ampnet.errors import CallbackError, DataError
 from ampnet.fitting.callback import Callback, Callbacks, Run
-from ampnet.fitting.records import EpochRecord, FitInterrupted, FitResult, value_of
+from ampnet.fitting.metrics import check_metric, metric_names, split_name, value_of
+from ampnet.fitting.records import EpochRecord, FitInterrupted, FitResult
 from ampnet.fitting.sources import Source, length_of, source_of
 from ampnet.instance import Instance, Stream, StreamStats
 from ampnet.tally import is_loss
 
 
 class Runtime(Protocol):
-    """What `fit` needs of a runtime."""
+    """The methods that `fit` needs of a runtime."""
 
     def run(
         self,
@@ -45,10 +47,10 @@ class Runtime(Protocol):
         on_end: Callable[[StreamStats], None] | None = None,
         on_turn: Callable[[Progress], None] | None = None,
     ) -> list[StreamStats]:
-        """Pump streams one after the other until every instance has retired; tell ``on_end`` of each stream's end."""
+        """Pump streams one after the other until every instance has retired; call ``on_end`` at each stream's end."""
 
     def stop(self) -> None:
-        """Pump nothing more; what is in flight still comes back. May be called from ``on_end`` and ``on_turn``."""
+        """Stop pumping; instances in flight still complete. May be called from ``on_end`` and ``on_turn``."""
 
 
 def fit(
@@ -70,23 +72,29 @@ def fit(
     """Train for ``epochs`` epochs, or until ``metric`` of a validation is at or beyond ``target``.
 
     ``train`` and ``valid`` are data sets: lists or Datasets of samples (what ``graph.instance`` takes) or of instances,
-    other iterables, or functions from the number of an epoch (from 1) to an iterable. Training data that have a length
-    are shuffled, in an order that follows from ``seed`` and the epoch, unless ``shuffle`` is False.
+    other iterables, or functions from the number of an epoch (from 1) to an iterable. Training data with a length are
+    shuffled, in an order determined by ``seed`` and the epoch, unless ``shuffle`` is False.
 
-    ``metric`` is one of the Loss's, or "loss"; of several losses with names, "mood.accuracy" or "mood.loss". Without
-    ``valid`` the training's own metric counts. ``callbacks`` are called in order (see `Callback`); ``progress`` shows
-    what is going on, as ``ampnet train`` does. ``barrier``: each stream waits for the one before, and each epoch ends
-    at rest. Streams are called "train 1", "valid 1" and so on.
+    ``metric`` is one of the Loss's, or "loss"; of several losses with names, "mood.accuracy" or "mood.loss". It is
+    measured on ``valid``, or on ``train`` without it; "train_loss" and "valid_loss" say which. ``callbacks`` are called
+    in order (see `Callback`); ``progress`` shows the display of ``ampnet train``. ``barrier``: each stream waits for
+    the one before, and each epoch ends with nothing in flight. Streams have the names "train 1", "valid 1" and so on.
 
     An interrupt (Ctrl-C) is raised as `FitInterrupted`, which carries the result so far; an exception in a callback as
     `CallbackError`, which names it.
     """
     if epochs < 1:
         raise ValueError(f"epochs must be 1 or more, got {epochs}")
+    _check_runtime(runtime)
+    graph = getattr(runtime, "graph", None)
+    check_metric(metric, None if graph is None else metric_names(graph), valid is not None)
+    kind, bare = split_name(metric)
     if higher_is_better is None:
-        higher_is_better = not is_loss(metric)
-    if higher_is_better and is_loss(metric):
+        higher_is_better = not is_loss(bare)
+    if higher_is_better and is_loss(bare):
         raise ValueError("a higher loss is not better: leave higher_is_better out, or give another metric")
+    if isinstance(callbacks, Callback):
+        raise TypeError(f"callbacks is a list: callbacks=[{type(callbacks).__name__}(...)]")
     given = list(callbacks)
     if progress:
         from ampnet.fitting.shown import Shown
@@ -99,7 +107,7 @@ def fit(
     totals = {name: length_of(data) for name, data in (("train", train), ("valid", valid)) if name in sources}
     loop = _Loop(
         runtime, sources, epochs, metric, target, 1 if higher_is_better else -1, called, clock, clock(),
-        at_rest=barrier or called.at_rest,
+        at_rest=barrier or called.at_rest, name=bare, by_train=kind == "train" or valid is None,
     )  # fmt: skip
     try:
         called.call("on_begin", Run(runtime, epochs, metric, totals, loop.stop))
@@ -109,9 +117,28 @@ def fit(
             called.call("on_end", loop.result())
             raise FitInterrupted(loop.result()) from interrupt
         called.call("on_end", loop.result())
-    finally:
-        called.close()
+    except BaseException:
+        with suppress(CallbackError):  # the first error counts
+            called.close()
+        raise
+    called.close()
     return loop.result()
+
+
+def _check_runtime(runtime: Any) -> None:
+    """Raise an error for a model or a graph instead of a runtime, and for a runtime that updates nothing."""
+    if not hasattr(runtime, "run"):
+        raise TypeError(
+            f"fit takes a runtime, got a {type(runtime).__name__}: "
+            f"ampnet.Inline(ampnet.compile(model, *example), update=ampnet.Update(...))"
+        )
+    graph = getattr(runtime, "graph", None)
+    trained = [] if graph is None else list(graph.parameterised().values())
+    if trained and all(node.updater.policy is None for node in trained):
+        raise ValueError(
+            "this runtime has no optimizer, so training would change no weights: make it with "
+            "update=ampnet.Update(partial(torch.optim.Adam, lr=1e-3))"
+        )
 
 
 @dataclass(slots=True)
@@ -126,21 +153,25 @@ class _Half:
 
 @dataclass(slots=True)
 class _Loop:
-    """The streams given to the runtime, and what has come of them."""
+    """The streams given to the runtime, and their results."""
 
     runtime: Runtime
     sources: dict[str, Source]
-    """By "train" and, where there is validation data, "valid"."""
+    """By "train" and, with validation data, "valid"."""
     epochs: int
     metric: str
     target: float | None
     sign: int
-    """1 where a higher metric is better, else -1."""
+    """1 if a higher metric is better, else -1."""
     callbacks: Callbacks
     clock: Callable[[], float]
     start: float
     at_rest: bool
-    """Whether each epoch is a run of its own."""
+    """Whether each epoch is a separate run."""
+    name: str
+    """The metric's name without "train_" or "valid_"."""
+    by_train: bool
+    """Whether the metric is that of the training."""
     halves: dict[str, _Half] = field(default_factory=dict)
     """By the name of the stream."""
     records: dict[int, EpochRecord] = field(default_factory=dict)
@@ -149,17 +180,19 @@ class _Loop:
     last: int | None = None
     """The epoch after which the run was stopped."""
     stopped: str | None = None
-    """Why a callback stopped it."""
+    """The reason given by the callback that stopped it."""
     seconds_to_target: float | None = None
     skipped: int = 0
     finishing: int | None = None
-    """The epoch whose end callbacks are hearing of."""
+    """The epoch whose ``on_epoch_end`` is being called."""
     seconds: float | None = None
 
     def go(self) -> None:
         """Run all epochs."""
         turn = (lambda progress: self.callbacks.call("on_turn", progress)) if self.callbacks.has("on_turn") else None
         try:
+            if self.stopped is not None:  # in on_begin
+                return
             if not self.at_rest:
                 self.runtime.run(self.streams(range(1, self.epochs + 1)), on_end=self.ended, on_turn=turn)
                 return
@@ -172,7 +205,7 @@ class _Loop:
             self.seconds = self.clock() - self.start
 
     def stop(self, reason: str) -> None:
-        """A callback wants no more epochs."""
+        """Called by a callback to end the run."""
         self.stopped, self.last = self.stopped or reason, self.last or self.finishing
         self.runtime.stop()
 
@@ -199,8 +232,8 @@ class _Loop:
         if not stats.instances:
             raise DataError(f"stream '{stats.name}' has no instance: there is nothing to learn or to measure")
         half.stats = stats
-        value = value_of(self.metric, stats.loss, stats.metrics)
-        counts = half.train == ("valid" not in self.sources)
+        value = value_of(self.name, stats.loss, stats.metrics)
+        counts = half.train == self.by_train
         if counts and self.last is None and self.target is not None and self.sign * value >= self.sign * self.target:
             self.reached = self.last = half.epoch
             self.seconds_to_target = self.clock() - self.start
@@ -210,12 +243,12 @@ class _Loop:
             self._record(half.epoch)
 
     def _record(self, epoch: int) -> None:
-        """Make the epoch's record once both its streams have ended, whichever ended last."""
+        """Make the epoch's record when both its streams have ended, in any order."""
         train, valid = self._stats(epoch)
         if train is None or (valid is None and "valid" in self.sources):
             return
         if self.last is not None and epoch > self.last:
-            return  # [3]: small enough to have ended before the validation that it came after
+            return  # [3]: a small stream that ended before the validation that precedes it
         self.records[epoch] = record = EpochRecord(
             epoch,
             train.loss,
@@ -240,7 +273,8 @@ class _Loop:
         pairs = [self._stats(epoch) for epoch in numbers]
         trains = [train for train, _ in pairs if train is not None]
         valids = [valid for _, valid in pairs if valid is not None]
-        values = {e: value_of(self.metric, s.loss, s.metrics) for e, s in zip(numbers, valids or trains, strict=True)}
+        counted = trains if self.by_train else valids
+        values = {e: value_of(self.name, s.loss, s.metrics) for e, s in zip(numbers, counted, strict=True)}
         best = max((e for e in numbers if not isnan(values[e])), key=lambda e: self.sign * values[e], default=0)
         epoch = self.reached or best
         return FitResult(

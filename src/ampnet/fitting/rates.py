@@ -1,10 +1,10 @@
-"""Learning rates from the loop: any of torch's schedulers drives the optimizers of all nodes.
+"""Learning rates from the loop: a torch scheduler sets the rates of the optimizers of all nodes.
 
     every node                    its own optimizer, perhaps in another process
-    proxy (in this process)       a torch optimizer without work to do: a parameter group for each node, with its rate
-    scheduler of the proxy        steps after each epoch; what it writes into the groups is sent to the nodes
+    proxy (in this process)       a torch optimizer that updates nothing: a parameter group for each node, with its rate
+    scheduler of the proxy        steps after each epoch; the rates in the groups are sent to the nodes
 
-So a scheduler need not know how many optimizers there are, nor where.
+So a scheduler does not depend on the number of optimizers, nor on their processes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class LearningRate(Callback):
     """Steps a scheduler of `torch.optim.lr_scheduler` at the end of each epoch, for all nodes.
 
         LearningRate(partial(CosineAnnealingLR, T_max=20))
-        LearningRate(partial(ReduceLROnPlateau, patience=2), metric="accuracy", mode="max")
+        LearningRate(partial(ReduceLROnPlateau, patience=2, mode="max"), metric="accuracy")
 
-    ``make`` is given an optimizer with a parameter group for each node, whose ``"name"`` is the node's; a
-    `ReduceLROnPlateau` is told the epoch's ``metric``. Updates use the new rates as soon as the node hears of them.
-    Nodes whose `Update` has a ``schedule`` of its own are left alone.
+    ``make`` is called with an optimizer that has a parameter group for each node, whose ``"name"`` is the node's; a
+    `ReduceLROnPlateau` gets the epoch's ``metric``. Updates use the new rates as soon as the node receives them. Nodes
+    whose `Update` has its own ``schedule`` are not changed.
     """
 
     def __init__(self, make: Callable[[Optimizer], LRScheduler], *, metric: str = "loss") -> None:
         self._make, self.metric = make, metric
         self.scheduler: LRScheduler | None = None
-        """The scheduler, once `fit` has begun; one that is used in a second `fit` goes on where it was."""
+        """The scheduler, after the start of `fit`; in a second `fit` it continues where it was."""
         self._proxy: Optimizer | None = None
 
     def on_begin(self, run: Run) -> None:
@@ -48,11 +48,17 @@ class LearningRate(Callback):
             groups = [{"params": [torch.zeros(1)], "lr": rate, "name": name} for name, rate in rates.items()]
             self._proxy = SGD(groups, lr=0.0)
             self.scheduler = self._make(self._proxy)
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            run.check(self.metric)
+            if self.metric.endswith("accuracy") and self.scheduler.mode == "min":
+                raise ValueError(
+                    "a higher accuracy is better: give ReduceLROnPlateau mode='max' (its default is 'min')"
+                )
         self._send()
 
     def on_epoch_end(self, record: EpochRecord) -> None:
         assert self._proxy is not None
-        self._proxy.step()  # has nothing to do; schedulers want it to come before their own step
+        self._proxy.step()  # updates nothing; schedulers expect it before their own step
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(record.value(self.metric))
         elif self.scheduler is not None:

@@ -1,35 +1,21 @@
-"""What comes of a `fit`: a record of each epoch, and the result of all of them."""
+"""Records: the record of each epoch of a `fit`, and the result of the whole run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import nan
 
-
-def value_of(name: str, loss: float, metrics: Mapping[str, float]) -> float:
-    """A number of a stream by its name: "loss", or a metric."""
-    if name == "loss":
-        return loss
-    if name not in metrics:
-        known = ["loss", *metrics]
-        near = [n for n in known if n.endswith(f".{name}")] or get_close_matches(name, known, 1)
-        hint = f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise ValueError(
-            f"metric '{name}' is not reported by any Loss of the graph; there are: {', '.join(known)}{hint}"
-        )
-    return metrics[name]
+from ampnet.fitting.metrics import check_metric, split_name, value_of
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """What came of one epoch."""
+    """The statistics of one epoch."""
 
     epoch: int
     """Its number, from 1."""
     train_loss: float
-    """Mean loss over the epoch, of weights that changed all along."""
+    """Mean loss over the epoch, while the weights changed."""
     train_metrics: dict[str, float]
     """Means of the metrics over the epoch, likewise."""
     valid_loss: float | None
@@ -44,64 +30,74 @@ class EpochRecord:
     """From the start of `fit` to the end of this epoch's last stream."""
 
     def value(self, name: str) -> float:
-        """The loss or a metric by name: of the validation, or of the training where there is none.
+        """Returns the loss or a metric by name: of the validation, or of the training without validation data.
 
-        "train_loss", "valid_accuracy" and the like say which of the two is meant.
+        A prefix selects one of the two: "train_loss", "valid_accuracy".
         """
-        kind, _, rest = name.partition("_")
-        if kind == "train" or (kind != "valid" and self.valid_loss is None):
-            return value_of(rest if kind == "train" else name, self.train_loss, self.train_metrics)
-        if self.valid_loss is None:
-            raise ValueError(f"there is no '{name}': fit was given no validation data")
-        return value_of(rest if kind == "valid" else name, self.valid_loss, self.valid_metrics)
+        kind, bare = split_name(name)
+        check_metric(name, None, self.valid_loss is not None)
+        if kind == "train" or self.valid_loss is None:
+            return value_of(bare, self.train_loss, self.train_metrics)
+        return value_of(bare, self.valid_loss, self.valid_metrics)
 
     def values(self) -> dict[str, float]:
-        """All losses and metrics, by name: "train_loss", "train_accuracy", "valid_loss", ..."""
+        """Returns all losses and metrics, by name: "train_loss", "train_accuracy", "valid_loss", ..."""
         out = {"train_loss": self.train_loss, **{f"train_{n}": v for n, v in self.train_metrics.items()}}
         if self.valid_loss is not None:
             out |= {"valid_loss": self.valid_loss, **{f"valid_{n}": v for n, v in self.valid_metrics.items()}}
         return out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FitResult:
-    """What came of a `fit`."""
+    """The result of a `fit`."""
 
     metric: str
-    """The name of the metric that counts."""
+    """The name of the metric that is compared with the target."""
     value: float
-    """The metric that counts: the one that reached the target, else the best of all epochs; nan without an epoch."""
+    """Its value: the one that reached the target, else the best of all epochs; nan without an epoch."""
     epoch: int
     """The epoch of ``value``; 0 without an epoch."""
     target: float | None
-    """What was to be reached, if anything."""
+    """The target value, if any."""
     reached: bool
-    """Whether it was."""
+    """Whether the target was reached."""
     epochs: int
     """Epochs in ``history``; the last is the one that reached the target, if it was reached."""
     seconds: float
-    """From the start to the end of the last instance."""
+    """Seconds from the start to the end of the last instance."""
     seconds_to_target: float | None
-    """From the start to the end of the validation that reached the target; None if it was not reached."""
+    """Seconds from the start to the end of the validation that reached the target; None if it was not reached."""
     train_records_per_second: float
     """Training examples per second over all epochs: examples / sum of the streams' seconds."""
     valid_records_per_second: float | None
     """Validation examples per second, likewise; None without validation data."""
     skipped: int
-    """Messages whose loss was not finite and whose gradient was left out, in all streams."""
+    """The number of messages whose loss was not finite and whose gradient was skipped, in all streams."""
     history: tuple[EpochRecord, ...]
-    """The epochs that were finished, in order."""
+    """The records of completed epochs, in order."""
     stopped: str | None = None
-    """Why a callback ended the run early; None where none did."""
+    """The reason why a callback ended the run early; None if none did."""
+
+    def __repr__(self) -> str:
+        """``FitResult(accuracy 0.9754 in epoch 7 of 7, target 0.97 reached, 27.8 s)``: without the history."""
+        target = (
+            f", target {self.target:g} {'reached' if self.reached else 'not reached'}"
+            if self.target is not None
+            else ""
+        )
+        stopped = f", stopped: {self.stopped}" if self.stopped is not None else ""
+        of = f"{self.metric} {self.value:.4g} in epoch {self.epoch} of {self.epochs}"
+        return f"FitResult({of}{target}, {self.seconds:.1f} s{stopped})"
 
     @classmethod
     def empty(cls, metric: str, target: float | None = None) -> FitResult:
-        """That of a run that was over before it began."""
+        """Returns the result of a run without epochs."""
         return cls(metric, nan, 0, target, False, 0, 0.0, None, nan, None, 0, ())
 
 
 class FitInterrupted(KeyboardInterrupt):
-    """`fit` was interrupted. ``result`` holds the epochs finished until then."""
+    """`fit` was interrupted. ``result`` holds the epochs completed before."""
 
     def __init__(self, result: FitResult) -> None:
         super().__init__(f"interrupted after {result.epochs} epochs")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ampnet.controller import Progress
 from ampnet.fitting.callback import Callback, Run
+from ampnet.fitting.metrics import split_name
 from ampnet.fitting.records import EpochRecord
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Shown(Callback):
         from ampnet.cli.progress import Facts, Plain, make_display
 
         known = {name: total for name, total in run.totals.items() if total is not None}
-        facts = Facts(run.epochs, known, run.metric, None)
+        facts = Facts(run.epochs, known, split_name(run.metric)[1], None)
         self._display = make_display(facts) if len(known) == len(run.totals) else Plain(facts)
         self._display.__enter__()
 

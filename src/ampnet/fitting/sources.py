@@ -1,9 +1,9 @@
-"""Sources: what `fit` trains and validates on, as instances of each epoch.
+"""Sources: convert the data of `fit` to the instances of each epoch.
 
-    a list or tuple           of samples or instances: made into instances once, and shuffled by seed and epoch
-    a map-style Dataset       read anew in each epoch (it may augment), shuffled likewise
-    another iterable          gone through in each epoch, in its own order
-    a function of the epoch   gives one of these, or any iterable, for an epoch from 1 on
+    a list or tuple           of samples or instances: converted to instances once, and shuffled by seed and epoch
+    a map-style Dataset       read again in each epoch (it may augment), shuffled likewise
+    another iterable          iterated in each epoch, in its own order
+    a function of the epoch   returns one of these, or any iterable, for an epoch from 1 on
 
 Validation data are not shuffled.
 """
@@ -24,7 +24,7 @@ Source = Callable[[int], Iterable[Instance]]
 
 
 def source_of(data: Any, runtime: Any, *, shuffle: bool | None, seed: int, epochs: int, name: str) -> Source:
-    """The instances of each epoch. ``shuffle``: None: where the data have a length and are read by number."""
+    """Returns a function from epoch to instances. ``shuffle`` None: shuffle if the data have ``len()`` and ``[i]``."""
     graph = getattr(runtime, "graph", None)
     read: Callable[[Any], Iterable[Instance]] = graph.read if graph is not None else lambda given: given
     sized = hasattr(data, "__len__") and hasattr(data, "__getitem__")
@@ -60,7 +60,7 @@ def source_of(data: Any, runtime: Any, *, shuffle: bool | None, seed: int, epoch
 
 
 def length_of(data: Any) -> int | None:
-    """How many examples there are, where that is known."""
+    """Returns the number of examples, or None if it is unknown."""
     if isinstance(data, list | tuple):
         return sum(one.records if isinstance(one, Instance) else 1 for one in data)
     return len(data) if hasattr(data, "__len__") else None

@@ -1,4 +1,4 @@
-"""Early stopping: end a run that has stopped getting better."""
+"""Early stopping: end a run whose metric has stopped improving."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class EarlyStopping(Callback):
     """Stops after ``patience`` epochs in a row in which ``metric`` was not better, by more than ``min_delta``, than the
     best epoch before.
 
-    ``metric`` is "loss" or a metric of the validation ("train_loss": of the training). ``mode`` says what is better:
-    "min" or "max"; unless given, lower losses and errors are, and higher values of other metrics. An epoch whose value
-    is NaN is not better.
+    ``metric`` is "loss" or a metric of the validation ("train_loss": of the training). ``mode`` is "min" or "max"; by
+    default lower is better for losses and errors, and higher for other metrics. An epoch whose value is NaN is not
+    better.
     """
 
     def __init__(
@@ -25,6 +25,7 @@ class EarlyStopping(Callback):
         self.best = Best(metric, mode, min_delta)
 
     def on_begin(self, run: Run) -> None:
+        run.check(self.metric)
         self._run, self.best = run, Best(self.metric, self.mode, self.min_delta)
 
     def on_epoch_end(self, record: EpochRecord) -> None:

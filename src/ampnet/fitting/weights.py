@@ -1,4 +1,4 @@
-"""Best weights: keep a copy of the weights of the best epoch, and give them back to the model at the end."""
+"""Best weights: keep a copy of the weights of the best epoch, and restore it at the end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ampnet.fitting.records import EpochRecord, FitResult
 class BestWeights(Callback):
     """Copies the weights after each epoch that is the best so far, by ``metric`` (see `EarlyStopping`).
 
-    Epochs end at rest (``at_rest``): the copy is made when nothing is in flight and, on worker processes, which have
-    the weights in shared memory, all updates are made. So it is exactly what the validation measured; it costs the
-    overlap of two epochs.
+    Epochs end at rest (``at_rest``): the copy is made when nothing is in flight and all updates are made, also on
+    worker processes, which have the weights in shared memory. So it is exactly what the validation measured; the cost
+    is that epochs do not overlap.
 
-    With ``restore``, the model has the best epoch's weights when `fit` is over, after an interrupt too. ``state_dict``
-    holds them in any case, on the CPU, and ``epoch`` and ``value`` say which they are.
+    With ``restore``, the model has the best epoch's weights after `fit`, also after an interrupt. ``state_dict`` holds
+    them in any case, on the CPU; ``epoch`` and ``value`` identify the epoch.
     """
 
     at_rest = True
@@ -39,6 +39,7 @@ class BestWeights(Callback):
         return self.best.value
 
     def on_begin(self, run: Run) -> None:
+        run.check(self.metric)
         graph = run.runtime.graph
         self._module = getattr(graph, "model", None) or graph.module()
         self.best, self.state_dict = Best(self.metric, self.mode), None

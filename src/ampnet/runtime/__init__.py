@@ -1,4 +1,4 @@
-"""Where a graph runs."""
+"""Runtimes: run a graph in this process (`Inline`) or on worker processes (`Processes`)."""
 
 from ampnet.runtime.inline import Inline
 

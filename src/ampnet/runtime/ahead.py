@@ -1,6 +1,6 @@
-"""Ahead: where nodes go is found out with the first instances of a stream, read before there are workers.
+"""Ahead: places nodes on workers by a trial on the first instances of a stream, read before the workers are forked.
 
-They are read before any of them is computed with, so a loader that fills one buffer again and again is found here.
+They are all read before any is computed, so a loader that reuses one buffer is detected here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ampnet.placement import Trial, known, peek, place
 from ampnet.reuse import BufferWatch
 
 _TRIED = 128
-"""Instances of a trial at most."""
+"""The maximal number of instances in a trial."""
 
 
 def place_ahead(
@@ -29,20 +29,20 @@ def place_ahead(
     wave_size: int | None,
     stopping: Callable[[], bool],
 ) -> tuple[dict[str, int], Stream]:
-    """The worker of each node, by what they cost on the first instances, and the stream with all instances."""
+    """Returns the worker of each node, by their costs on the first instances, and the stream with all instances."""
     some, stream = read_ahead(stream, min(_TRIED, max_active_keys), stopping)
     costs = None
     if some and stream.train and len(known(graph, workers, affinity)) < len(graph.nodes):
         size = wave_size or -(-max_active_keys // (2 * workers))
         costs = Trial(graph, max_active_keys=len(some), wave_size=size).run(some)
-        gc.collect()  # the copy that was tried, which holds itself: workers are forked soon
+        gc.collect()  # free the trial's copy, which has reference cycles, before workers are forked
     return place(graph, workers, affinity, costs, memory_per_worker), stream
 
 
 def read_ahead(stream: Stream, count: int, stopping: Callable[[], bool]) -> tuple[list[Instance], Stream]:
-    """Up to ``count`` instances, until ``stopping``, and the stream with all of them.
+    """Read up to ``count`` instances, until ``stopping``; returns them, and the stream with all instances.
 
-    An error of the loader is raised where it came, when that instance is read from the stream.
+    An error of the loader is raised later, when that instance is read from the returned stream.
     """
     if isinstance(stream.instances, list | tuple):
         some = list(stream.instances[:count])

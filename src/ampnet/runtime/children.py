@@ -1,15 +1,13 @@
-"""Children: single processes, from the fork to the grave.
+"""Children: single child processes: fork, exit status, termination.
 
     with undisturbed():        # no Ctrl-C between a fork and the note of its number
         pid = fork(work)       # the child calls work() and never returns from it
-    how_it_ended(pid)          # None while it runs; whoever else may have waited for it, it is not waited for twice
+    how_it_ended(pid)          # None while it runs; does not fail if another waitpid() has reaped it
     end(pids, parent, patience)# waits a little, kills, and waits for all of them
 
 The kernel kills a child when the **thread** that forked it ends (PR_SET_PDEATHSIG), whatever the child is doing. A
-process whose children are to live as long as itself forks them in a thread that lives as long: see
+process whose children must live as long as itself forks them in a thread that lives as long: see
 `ampnet.runtime.crew`.
-
-Nothing here knows what a child does.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ from contextlib import contextmanager, suppress
 
 _PR_SET_PDEATHSIG = 1
 _NAP = 0.005
-"""Seconds between two looks at processes that are about to end."""
+"""Polling interval in seconds, while processes are about to end."""
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Fork a process that calls ``work`` and ends; returns its number. To be called ``undisturbed``."""
+    """Fork a process that calls ``work`` and ends; returns its pid. Must be called inside `undisturbed`."""
     parent = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: children have no use for theirs
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which the children do not use
         pid = os.fork()
     if pid:
         return pid
@@ -53,7 +51,7 @@ def fork(work: Callable[[], None]) -> int:
 
 
 def _begin(parent: int) -> None:
-    """Ctrl-C is for the parent, which tells its children; SIGTERM ends this one, and so does the parent's death."""
+    """Set up a child: ignores Ctrl-C (the parent handles it), and ends on SIGTERM or when the parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -64,11 +62,11 @@ def _begin(parent: int) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No Ctrl-C in here: it comes when this is over.
+    """A context that defers Ctrl-C until its end.
 
-    To block the signal in this thread is not enough where there are others (torch has some): one of them takes it, and
-    Python lets the main thread handle it all the same. So its handler is another one meanwhile. (In other threads than
-    the main one nothing is ever handled.)
+    Blocking the signal in this thread is not enough if there are others (torch has some): another thread receives it,
+    and Python still runs the handler in the main thread. So the handler is replaced for that time. (Threads other than
+    the main one never run handlers.)
     """
     came: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
@@ -87,10 +85,10 @@ def undisturbed() -> Iterator[None]:
 
 
 def how_it_ended(pid: int) -> str | None:
-    """How a child ended, in words; None while it runs."""
+    """Returns a text that says how a child ended; None while it runs."""
     try:
         done, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # somebody waits for all children of this process
+    except ChildProcessError:  # another part of this process has reaped it
         return "is gone"
     if not done:
         return None
@@ -105,7 +103,7 @@ def how_it_ended(pid: int) -> str | None:
 def on_debugger(tell: Callable[[], None]) -> None:
     """In a child: call ``tell`` if it runs under a Python debugger (or another trace function), now or later.
 
-    Nobody hears of ``pdb.set_trace`` and ``breakpoint`` but Python's audit hooks.
+    Only Python's audit hooks report ``pdb.set_trace`` and ``breakpoint``.
     """
 
     def hook(event: str, args: tuple[object, ...]) -> None:

@@ -1,18 +1,18 @@
-"""Crew: the worker processes of a runtime, made together and ended together.
+"""Crew: the worker processes of a runtime, started together and ended together.
 
     maker's process                                       worker processes
-      main thread     pumps, hears, calls the loader        0   1   2  ...
+      main thread     pumps, receives, calls the loader     0   1   2  ...
       keeper thread   [1] forks ───────────────────────────>│   │   │
-                      [2] looks after them <──pulse─────────┘   │   │       a row of shared memory for each
+                      [2] watches them <────pulse───────────┘   │   │       a row of shared memory for each
                       [3] interrupts the loader if one is lost
 
 [1] The kernel kills a child when the thread that forked it ends. The keeper lives as long as the crew, so workers end
-with their maker whatever they are doing, whichever thread made the runtime, and whoever kills it.
-[2] See `ampnet.runtime.watch`. The main thread looks too, whenever it has nothing else to do.
-[3] A loader may block for ever. While it is called the keeper sends the main thread a signal, whose handler raises. (In
-other threads no Python handler runs: there, a lost worker is noticed when the loader returns.)
+with their maker whatever they are doing, whichever thread made the runtime, and however it is killed.
+[2] See `ampnet.runtime.watch`. The main thread also checks them when it is idle.
+[3] A loader may block for ever. If a worker is lost during its call, the keeper sends the main thread a signal, whose
+handler raises. (Other threads run no Python handlers: there, a lost worker is noticed when the loader returns.)
 
-A process that was forked from the maker has a copy of all this; there, nothing is done to the workers.
+A process forked from the maker has a copy of these objects; in it they do nothing to the workers.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from ampnet.runtime.watch import LOOK, PULSE, Lost, Watch
 from ampnet.state import Ints
 
 _ALARM = signal.SIGURG
-"""Ignored where nobody handles it: nothing happens if it comes late."""
+"""Ignored by default, so a late signal has no effect."""
 
 Work = Callable[[int, Ints], None]
-"""What worker i does, with its row of the pulse."""
+"""The main function of worker i; it gets the worker's row of the pulse."""
 
 
 def most() -> int:
-    """How many workers, or threads of one, may be asked for."""
+    """Returns the maximal number of workers, or of threads per worker."""
     return max(1024, 4 * (os.cpu_count() or 1))
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise a ValueError unless ``value`` is a sensible number of processes or threads."""
+    """Raise a ValueError unless ``value`` is a valid number of processes or threads."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most():
         raise ValueError(f"{name} must be a whole number from 1 to {most()} (on this machine), got {value!r}")
 
 
 @contextmanager
 def alarmed(alarm: Callable[[], None]) -> Iterator[None]:
-    """In here, ``alarm`` is called in the main thread, wherever that is, when a worker is lost while it reads. [3]"""
+    """A context in which ``alarm`` is called in the main thread if a worker is lost during `Crew.read`. [3]"""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -83,13 +83,17 @@ class Crew:
         self.reading = False
         """Whether the main thread is in `read`."""
         self._tasks = [partial(work, number, self._pulse[number]) for number in range(workers)]
-        with children.undisturbed():
-            self._keeper = threading.Thread(target=self._keep, args=(nodes, stuck_after), daemon=True, name="keeper")
-            self._keeper.start()
-            self._made.wait()
-        if self._errors:
+        try:
+            with children.undisturbed():
+                args = (nodes, stuck_after)
+                self._keeper = threading.Thread(target=self._keep, args=args, daemon=True, name="keeper")
+                self._keeper.start()
+                self._made.wait()
+            if self._errors:
+                raise self._errors[0]
+        except BaseException:  # also a deferred Ctrl-C
             self.end()
-            raise self._errors[0]
+            raise
 
     def _keep(self, nodes: Sequence[Sequence[str]], stuck_after: float | None) -> None:
         try:
@@ -111,11 +115,11 @@ class Crew:
         return os.getpid() == self.maker
 
     def look(self) -> Lost | None:
-        """Look after the workers; returns one that is lost."""
+        """Check the workers; returns one that is lost, or None."""
         return self.watch.look(time.monotonic())
 
     def read(self, source: Iterator[Instance]) -> Instance:
-        """The next of an iterator that may block. [3]"""
+        """Returns the next item of an iterator that may block. [3]"""
         self.reading = threading.current_thread() is threading.main_thread()
         try:
             return next(source)

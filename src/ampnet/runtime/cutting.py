@@ -1,4 +1,4 @@
-"""Cutting: which instances of a team travel together as a wave, where several workers play it.
+"""Cutting: groups the instances of a team into waves, if several workers play them.
 
 All workers of a team must play the same waves in the same order, so waves are cut where instances are pumped:
 
@@ -6,12 +6,11 @@ All workers of a team must play the same waves in the same order, so waves are c
     waves     [0 1 2 3][4 5][6 7 8 9]...
                           ^ no wave straddles an update
 
-Instances of two kinds (stream, training or inference, inputs without payload) are never in one wave. Where nodes of the
-team have copies, of which each instance goes to one, all instances of a wave go to the same: it is then one operation
-of one worker, not a small one of each. A wave that is not
-full waits for more of its kind, as long as the team has a full wave for each of its workers to play; in this way waves
-stay large where instances retire, and so are pumped, in smaller numbers. Where every team has one worker only, workers
-cut waves themselves (`ampnet.wave.player`), from what they are sent.
+Instances that differ in stream, in training or inference, or in inputs without payload are never in one wave. If nodes
+of the team have copies, and each instance goes to one of them, all instances of a wave go to the same copy: the wave is
+then one operation of one worker, not a small one of each. A wave that is not full waits for more instances as long as
+the team has a full wave for each of its workers to play; so waves stay large although instances retire, and are pumped,
+in smaller numbers. If every team has one worker only, workers cut waves themselves (`ampnet.wave.player`).
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from ampnet.plan.team import Team
 from ampnet.replicas.group import Copy
 
 _KINDS = 64
-"""Kinds of instances, by the copies they go to, that are cut apart at most."""
+"""Up to this number, instances that go to different copies are cut into separate waves."""
 
 
 class Sort(NamedTuple):
-    """What instances of one wave have in common."""
+    """The properties that all instances of one wave share."""
 
     stream: int
     train: bool
     missing: frozenset[str]
     """Inputs whose messages have no payload."""
     copy: int = 0
-    """Which copies of nodes they go to: their number modulo that of the copies."""
+    """The copies of nodes they go to: instance number modulo the number of copies."""
 
 
 class Rule(NamedTuple):
-    """When a node updates: after ``every`` instances whose number modulo ``copies`` is ``copy``."""
+    """A node updates after ``every`` instances whose number modulo ``copies`` is ``copy``."""
 
     every: int
     copies: int = 1
@@ -52,7 +51,7 @@ class Cutter:
     """Cuts the instances of one team into waves."""
 
     def __init__(self, size: int | None, workers: int, rules: Sequence[Rule] = (), copies: int = 1) -> None:
-        """``size``: instances of a wave; None: any number. ``copies``: which are shared out by number."""
+        """``size``: instances of a wave; None: any number. ``copies``: instance i goes to copy i modulo ``copies``."""
         self._copies = copies
         self._size, self._enough, self._rules = size, 0 if size is None else size * workers, rules
         self._counts = [0] * len(rules)
@@ -60,13 +59,13 @@ class Cutter:
         self._playing = 0
 
     def add(self, instances: Mapping[int, Instance], stream: int, train: bool) -> None:
-        """Instances, by number, that are to be played."""
+        """Add instances to be played, by number."""
         for number, instance in instances.items():
             sort = Sort(stream, train, _missing(instance), number % self._copies)
             self._waiting.setdefault(sort, {})[number] = instance
 
     def cut(self) -> Iterator[tuple[Sort, dict[int, Instance]]]:
-        """The waves that can be played now, in order."""
+        """Yields the waves that can be played now, in order."""
         for sort in list(self._waiting):
             waiting = self._waiting[sort]
             while waiting and (wave := self._next(sort, list(waiting))):
@@ -76,7 +75,7 @@ class Cutter:
                 del self._waiting[sort]
 
     def _next(self, sort: Sort, numbers: list[int]) -> list[int]:
-        """The next wave of a sort; empty while it had better wait for more."""
+        """Returns the next wave of a sort; empty while it waits for more instances."""
         if self._size is None:
             return numbers
         counts, wave = list(self._counts), 0
@@ -95,27 +94,27 @@ class Cutter:
         return numbers[:wave]
 
     def retired(self, count: int) -> None:
-        """So many instances have retired."""
+        """Count retired instances."""
         self._playing -= count
 
     def flushed(self) -> None:
-        """Nodes have applied what they had: they count from 0."""
+        """Restart the counts of the update rules: nodes have applied their remaining gradients."""
         self._counts = [0] * len(self._rules)
 
     def clear(self) -> None:
-        """Nothing is in flight any more."""
+        """Drop everything: nothing is in flight any more."""
         self.flushed()
         self._waiting.clear()
         self._playing = 0
 
 
 def size_of(team: Team, places: int) -> int:
-    """Instances of a wave: so many that there are two waves for each worker, if ``places`` instances are in flight."""
+    """Returns the wave size that makes two waves for each worker when ``places`` instances are in flight."""
     return -(-places // (2 * len(team.workers)))
 
 
 def rules_of(team: Team, copies: Mapping[str, Copy]) -> list[Rule]:
-    """Of the nodes of a team whose updates count instances: after how many, and of which."""
+    """Returns the update rules of a team's nodes whose updates count instances."""
     found: dict[Rule, None] = {}
     for name, node in team.nodes.items():
         policy = node.updater.policy if isinstance(node, Parameterised) else None
@@ -127,14 +126,14 @@ def rules_of(team: Team, copies: Mapping[str, Copy]) -> list[Rule]:
 
 
 def copies_of(team: Team, copies: Mapping[str, Copy]) -> int:
-    """How many kinds of instances there are, by the copies of nodes that they go to; 1 where that would be too many."""
+    """Returns the number of kinds of instances, by the copies of nodes they go to; 1 if that would be too many."""
     counts = {copies[name].count for name in team.nodes if name in copies and copies[name].by_instance}
     together = math.lcm(*counts)
     return together if together <= _KINDS else 1
 
 
 def players_of(team: Team, copies: Mapping[str, Copy]) -> list[list[int]]:
-    """For each kind of instances, by the copies that they go to: the workers that have anything to do with them."""
+    """Returns, for each kind of instances by the copies they go to, the workers that play them."""
     kinds = 1 if any(node.by_turns for node in team.nodes.values()) else copies_of(team, copies)
     out: list[list[int]] = []
     for kind in range(kinds):

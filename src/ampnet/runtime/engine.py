@@ -1,7 +1,7 @@
-"""Engine: whether nodes are played in waves, or messages are passed between them, and why.
+"""Engine: the choice between waves and message passing, and its reason.
 
-Waves are the engine that trains. Messages are passed where the caller asks for it, or where a graph holds a node of
-which nobody knows beforehand what it does with rows; the second is said aloud, once.
+Waves are the engine that trains. Messages are passed if the caller asks for it, or if a graph has a node whose control
+flow cannot be planned; the second case warns once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ampnet.wave.slice import Slice
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Which way nodes are run."""
+    """The engine that runs the nodes."""
 
     waves: bool
     reason: str | None = None
-    """Why not in waves."""
+    """The reason for not using waves; None with waves."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ def choose_engine(
     max_batch: int | None,
     schedule: str | Schedule | None,
 ) -> Engine:
-    """Waves, unless something speaks against them. Warns where that is not the caller's own wish."""
+    """Returns the engine: waves, or message passing with a reason. Warns if the caller did not ask for the latter."""
     if isinstance(schedule, str) and schedule not in WAVE_SCHEDULES:
         raise ValueError(f"unknown schedule '{schedule}'; there are {', '.join(WAVE_SCHEDULES)}")
     if not waves:
@@ -92,8 +92,8 @@ def make_player(
     equal: Callable[[str, int], None] = lambda group, ended: None,
     carry: Callable[[int, Slice], None] | None = None,
 ) -> Player:
-    """A player of the nodes that worker ``here`` hosts, with their updates. ``hand``, ``equal``: as in `LocalUpdates`;
-    ``carry``: takes slices to other workers."""
+    """Build the player of the nodes that worker ``here`` hosts, with their updates. ``hand``, ``equal``: as in
+    `LocalUpdates`; ``carry``: sends slices to other workers."""
     announcer = announce if announce is not None else Announcer()
     nodes = {name: node for team in teams for name, node in team.nodes.items() if team.hosts[name] == here}
     updates = LocalUpdates(graph, nodes, worker=name, announce=announcer, clock=clock, hand=hand, over=equal)
@@ -117,7 +117,7 @@ def make_player(
 
 
 def check_precision(precision: str, waves: bool) -> None:
-    """Products are narrow in waves only."""
+    """Raise ValueError for an unknown precision, or for bfloat16 products without waves."""
     if precision not in ("float32", "bfloat16"):
         raise ValueError(f"precision must be float32 or bfloat16, got {precision!r}")
     if precision != "float32" and not waves:

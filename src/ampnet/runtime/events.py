@@ -1,10 +1,10 @@
-"""Events of several processes: how they come to the controller's process, and in which order listeners hear of them.
+"""Events of several processes: collected in workers, sent to the controller, and passed to listeners in order.
 
-    worker     collects what happened in it ──EVENTS──> 256 at a time, and whenever it is asked to SHOW what it has
-    controller keeps all of it, and its own; once every worker has shown what it had when asked, all that is older than
-               the question is complete: it goes to the listeners, in the order in which things ended
+    worker     collects its events ──EVENTS──> 256 at a time, and at every SHOW note
+    controller keeps them, and its own; once every worker has answered a SHOW, all events older than the question are
+               complete: they are passed to the listeners, in order of their ends
 
-In a note, states are not text but one array of numbers, end to end: a log may be about every message of a run.
+In a note, states are one concatenated array of numbers, not text: a log may hold every message of a run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ampnet.runtime.transport import Note
 from ampnet.state import Ints, States
 
 KINDS: tuple[type[Event], ...] = (Forward, Backward, Updated, Synced, Worked, Wave, Played)
-"""What happens in workers."""
+"""The types of events that workers emit."""
 _NAMES = [tuple(item.name for item in fields(kind)) for kind in KINDS]
 _VALUES = [attrgetter(*names) for names in _NAMES]
 
 
 def events_note(events: Sequence[Event], token: int | None = None) -> Note:
-    """Events, to be sent; with ``token`` they answer a question."""
+    """Returns a note with events; ``token``: the SHOW note that they answer."""
     columns: list[Ints] = []
     layouts: dict[tuple[str, ...], int] = {}
     rows = []
@@ -41,7 +41,7 @@ def events_note(events: Sequence[Event], token: int | None = None) -> Note:
 
 
 def _plain(value: Any, columns: list[Ints], layouts: dict[tuple[str, ...], int]) -> Any:
-    """A value as JSON can hold it; states go to the columns."""
+    """Convert a value for JSON; states go to the columns."""
     if isinstance(value, States):
         columns.append(value.columns.reshape(-1))
         return [layouts.setdefault(value.fields, len(layouts)), len(value)]
@@ -51,7 +51,7 @@ def _plain(value: Any, columns: list[Ints], layouts: dict[tuple[str, ...], int])
 
 
 def events_of(note: Note) -> list[Event]:
-    """The events of a note."""
+    """Returns the events of a note."""
     numbers: Ints = np.asarray(note.arrays["states"])
     layouts = [tuple(names) for names in note.data["layouts"]]
     used = 0
@@ -78,7 +78,7 @@ def events_of(note: Note) -> list[Event]:
 
 
 class InOrder(Announcer):
-    """Keeps events until they are complete; see the head of this file."""
+    """Buffers events until they are complete; see the head of this file."""
 
     def __init__(self, listeners: Sequence[Listener] = (), clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(listeners, clock)
@@ -88,11 +88,11 @@ class InOrder(Announcer):
         self._kept.append(event)
 
     def collect(self, events: Sequence[Event]) -> None:
-        """Events of a worker."""
+        """Add events of a worker."""
         self._kept += events
 
     def release(self, until: float) -> None:
-        """Hand on all that ended by then: every worker has sent what it had at that time."""
+        """Pass on all events that ended by then: every worker has sent its events up to that time."""
         self._kept.sort(key=ended)
         ready = [event for event in self._kept if ended(event) <= until]
         self._kept = self._kept[len(ready) :]
@@ -100,15 +100,15 @@ class InOrder(Announcer):
             super().__call__(event)
 
     def drop(self) -> None:
-        """A run was abandoned."""
+        """Drop all events: the run was abandoned."""
         self._kept.clear()
 
 
 class Collector(Announcer):
-    """The announcer of a worker: keeps the events that the controller's listeners want, to be sent."""
+    """The announcer of a worker: buffers the events that the controller's listeners want, to be sent."""
 
     def __init__(self, wanted: Announcer) -> None:
-        """``wanted``: the controller's, as it was when the worker was forked."""
+        """``wanted``: the controller's announcer, as of the fork."""
         super().__init__()
         self.events: list[Event] = []
         self._wanted = wanted
@@ -125,9 +125,9 @@ class Collector(Announcer):
 
 
 def ended(event: Event) -> float:
-    """When an event was over, by the run's clock."""
+    """Returns the time when an event ended, by the run's clock."""
     if isinstance(event, Played):
         return event.starts[-1] + event.seconds[-1]
-    if isinstance(event, Wave):  # what happens in it comes later
+    if isinstance(event, Wave):  # its operations follow it
         return event.time
     return event.time + float(getattr(event, "seconds", 0.0))

@@ -1,14 +1,14 @@
 """Host: the main loop of a worker process.
 
-    [1] take in what has arrived      notes of the controller; slices and tokens of other workers
-    [2] one turn of the player        one operation of a wave, or a whole wave where this worker has all of it
-    [3] tell the controller           instances that were played, with the losses of training
-    [4] send what did not fit into a ring before
+    [1] receive                       notes of the controller; slices and tokens of other workers
+    [2] one turn of the player        one operation of a wave, or a whole wave if this worker has all of it
+    [3] report to the controller      instances that were played, with the losses of training
+    [4] retry frames that did not fit into a ring
     [5] nothing to do: sleep until something arrives
 
-An error in a node is told to the controller; from then on the worker only waits until it is told that the run was
-abandoned, which begins a new **era**. What other workers send of an earlier era is dropped; what they send of a later
-one, before the controller's note has come, is kept until it comes.
+An error in a node is sent to the controller; the worker then waits for the ABANDON note, which begins a new **era**.
+Frames of other workers from an earlier era are dropped; those from a later one are kept until the controller's note
+arrives.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from ampnet.runtime.watch import BEAT, IDLE
 from ampnet.wave.slice import Slice
 
 _NAP = 0.1
-"""Seconds after which a sleeping worker makes a step, as a sign of life."""
+"""Seconds after which a sleeping worker makes a step, so that `Watch` sees it alive."""
 _EVENTS = 256
-"""Events that are sent together."""
+"""The number of events sent together."""
 
 
 class Host:
@@ -73,9 +73,9 @@ class Host:
         precision: Precision,
         prediction: Graph | None = None,
     ) -> None:
-        """``teams``: all of the run. ``controller``: its number at the endpoint. ``places``: instances in flight at
-        most, of a team. ``instances``: those that the controller names by their places. ``wanted``: says which
-        events are wanted. ``prediction``: the graph of what the model returns."""
+        """``teams``: all teams of the run. ``controller``: its number at the endpoint. ``places``: the maximal number
+        of instances of a team in flight. ``instances``: those that the controller names by index. ``wanted``: selects
+        the events to collect. ``prediction``: the graph of what the model returns."""
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
         self.controller, self.parent, self.pulse = controller, parent, pulse
         self.wave_size, self.precision = wave_size, precision
@@ -91,16 +91,16 @@ class Host:
         self._ends = [teams[i][1] for i in self._teams]
         self._first = [team.workers[0] == number for team in mine]
         self._most = max(1, -(-len(mine) * places // 2))
-        """Instances of a wave, where workers cut them: while half of the places are computed, the others are staged."""
+        """Wave size, if workers cut waves: half of the instances in flight are computed while the others are staged."""
         self._parted = parted([team for team, _ in teams])
         self._played: list[int] = []
         self._reports: list[Report] = []
         self._asked: int | None = None
-        """The question that is to be answered."""
+        """The token of an ASK note to be answered."""
         self._early: list[Frame] = []
-        """What other workers have sent of a later era."""
+        """Frames of other workers from a later era."""
         self.waves = self.played = 0
-        """Waves and instances played; those that several workers play are counted by the first of them."""
+        """Waves and instances played; a wave of several workers is counted by the first of them."""
         self.player = make_player(
             graph,
             wiring,
@@ -124,8 +124,8 @@ class Host:
         self._predictions = None if prediction is None else Predictions(self, prediction, share, self._predicted)
 
     def rehearse(self, instances: Sequence[Instance], prepared: Planner | None) -> None:
-        """Before it serves: find out what is to be computed for these instances. ``prepared``: by one who has the same
-        nodes, where all of a team are on one worker."""
+        """Plan these instances before serving. ``prepared``: the planner of a worker with the same nodes, if each team
+        has one worker."""
         for planner, ends in zip(self.player.planners, self._ends, strict=True):
             if prepared is not None and not planner.sites.parted:
                 planner.take_over(prepared)
@@ -134,14 +134,14 @@ class Host:
                     planner.rehearse(instances, ends)
 
     def serve(self) -> None:
-        """The loop. Returns when the controller says so, or is gone."""
+        """Run the loop until the controller sends STOP, or is gone."""
         while not self.over:
             self.pulse[BEAT] += 1
             arrived = self.endpoint.receive()  # [1]
             for _, frame in arrived:
                 self._take(frame)
             moved = not self.failed and self._turn()  # [2]
-            if self._asked is not None:  # after the turn: who was just given something to do is not idle
+            if self._asked is not None:  # after the turn: a worker with new work is not idle
                 self._answer(self._asked)
             self._tell_played(idle=not moved and not arrived)  # [3]
             if len(self.events) >= _EVENTS:
@@ -166,7 +166,7 @@ class Host:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """What is raised in here is told to the controller."""
+        """A context whose errors are sent to the controller."""
         try:
             with torch.no_grad():
                 yield
@@ -195,14 +195,14 @@ class Host:
         self._send(self.controller, Note(Kind.EQUAL, {"group": group, "ended": ended}))
 
     def tell(self, report: Report) -> None:
-        """Tell the controller what a loss has judged, or a result holds: of training, with the instances played."""
+        """Send the report of a loss or result to the controller; reports of training go with the instances played."""
         if report.train:
             self._reports.append(report)
         else:
             self._send(self.controller, report_note(report))
 
     def _ended(self, lot: Lot) -> None:
-        """A passage has ended here."""
+        """Called when a passage has ended on this worker."""
         self._played += lot.numbers
         team = next(i for i, planner in enumerate(self.player.planners) if planner.sites is lot.sites)
         if self._first[team]:
@@ -210,7 +210,7 @@ class Host:
             self.played += len(lot.numbers)
 
     def _predicted(self, lot: Lot) -> None:
-        """A passage of predictions has ended."""
+        """Called when a passage of predictions has ended."""
         self._played += lot.numbers
         self.waves += 1
         self.played += len(lot.numbers)
@@ -219,7 +219,7 @@ class Host:
         return self.player.waiting() + (0 if self._predictions is None else self._predictions.waiting())
 
     def _tell_played(self, idle: bool) -> None:
-        """Tell of instances that were played: at once where other workers play them too; else when little is staged."""
+        """Report played instances: at once if other workers play them too; else when few are staged."""
         if (self._played or self._reports) and (idle or self._parted or 2 * self._waiting() <= self._most):
             played, self._played, reports, self._reports = self._played, [], self._reports, []
             self._send(self.controller, done_note(played, reports, self.losses))
@@ -232,7 +232,7 @@ class Host:
             self.events.clear()
             self._send(self.controller, note)
 
-    # -- hearing
+    # -- receiving
 
     def _take(self, frame: Frame) -> None:
         if isinstance(frame, Slice) or (isinstance(frame, Note) and frame.kind == Kind.TOKEN):
@@ -264,16 +264,16 @@ class Host:
             self._asked = note.data["token"]
         elif kind == Kind.SHOW:
             self._tell_events(note.data["token"])
+        elif kind == Kind.RATES:  # also after a failure: they hold for the next run as well
+            for node in self.player.updates.trains:
+                if node.name in note.data["rates"]:
+                    node.updater.learning_rate = note.data["rates"][node.name]
         elif not self.failed:
             with self._failing():
                 if kind == Kind.STAGE:
                     self._stage(note)
                 elif kind == Kind.FLUSH:
                     self.player.flush()
-                elif kind == Kind.RATES:
-                    for node in self.player.updates.trains:
-                        if node.name in note.data["rates"]:
-                            node.updater.learning_rate = note.data["rates"][node.name]
 
     def _stage(self, note: Note) -> None:
         if note.data["predicts"]:
@@ -298,13 +298,13 @@ class Host:
             self._take(frame)
 
     def _answer(self, token: int) -> None:
-        """How things are: for the end of a run, and to tell a stall from hard work."""
+        """Send counts and queues to the controller: at the end of a run, and to detect a stall."""
         player, predictions, self._asked = self.player, self._predictions, None
         held = player.held() | ({} if predictions is None else predictions.held())
         player.updates.tell_work()
         self._tell_events()
         for node in player.updates.trains:
-            node.updater.sums.settle()  # what is in shared memory is whole now
+            node.updater.sums.settle()  # so that the sums in shared memory are complete
         data: dict[str, Any] = {
             "token": token,
             "steps": self.steps,
@@ -325,5 +325,5 @@ class Host:
 
 
 def make_quiet() -> None:
-    """A forked process cannot use CUDA once its maker has, and optimizers ask whether it is there at every step."""
+    """Hide CUDA: a forked process cannot use it once its maker has, and optimizers query it at every step."""
     torch.cuda.is_available = lambda: False

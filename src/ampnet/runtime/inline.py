@@ -1,12 +1,12 @@
-"""Inline: everything in one process. One player, or one worker, has all nodes, and takes turns with the controller.
+"""Inline: everything in one process. One player (or worker) has all nodes, and alternates with the controller.
 
     pump ──> [wave begins] ──> operations ... ──> [wave ends] ──> retire ──> pump ...
 
-Instances are played in waves (`ampnet.wave`), several of them in flight; with ``waves=False``, or where a graph has a
-node that cannot be played, messages are passed one batch at a time (`ampnet.reference`).
+Instances are played in waves (`ampnet.wave`), several of them in flight; with ``waves=False``, or if a graph has a node
+that cannot be played, messages are passed one batch at a time (`ampnet.reference`).
 
-With a seed, a run is exactly repeatable: same events, same weights, to the bit. This runtime is the reference for every
-other one, the place where orders and faults are simulated, and the fastest choice for one core.
+With a seed, a run is exactly repeatable: same events, same weights, to the bit. This runtime is the reference for the
+others; tests simulate orders and faults on it. It is the fastest choice for one core.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from ampnet.update.policy import Update
 class Inline(Runtime):
     """Runs a graph in this process.
 
-    ``update`` is the policy of every node with parameters (None: frozen), ``updates`` changes it for nodes by name or
-    pattern (``{"embedding": ..., "linear*": ...}``; a node by name goes before patterns).
+    ``update`` is the policy of every node with parameters (None: frozen). ``updates`` overrides it for nodes by name or
+    pattern (``{"embedding": ..., "linear*": ...}``; a name takes precedence over patterns).
 
-    At most ``max_active_keys`` instances are in flight. They travel in waves of ``wave_size`` instances (None: as many
-    as are in flight or, where updates count instances, as the next update waits for). ``schedule`` chooses among the
-    operations of all waves: "backward-first" (default), "fifo", "sweep", "random" (from ``seed``).
+    At most ``max_active_keys`` instances are in flight. They are computed in waves of ``wave_size`` instances (None:
+    all in flight or, if updates count instances, the number until the next update). ``schedule`` orders the operations
+    of all waves: "backward-first" (default), "fifo", "sweep", "random" (from ``seed``).
 
-    ``waves=False`` passes messages instead, for debugging and as a reference; ``max_batch`` and ``enough_rows`` are
-    settings of message passing: at most so many messages in a batch, and no more than it takes to have so many rows.
+    ``waves=False`` passes messages instead, for debugging and as a reference. Its settings are ``max_batch``, the
+    maximal number of messages in a batch, and ``enough_rows``, the number of rows at which a batch is large enough.
 
     A context manager: leaving it closes the run. After an error nothing is in flight any more, and the weights are as
     they were when it happened.
@@ -159,10 +159,10 @@ class Inline(Runtime):
         return self.player is not None
 
     def rehearse(self, instances: Iterable[Instance]) -> None:
-        """Find out ahead of time what is to be computed for these instances, as collating batches beforehand does.
+        """Plan these instances ahead of time, like collating batches beforehand.
 
-        It is found out anyway when they are pumped first, and remembered. What is wrong with one of them is raised here
-        already, with node and state. Not while a run is going on.
+        Otherwise they are planned when first pumped; plans are cached either way. An error in an instance is raised
+        here, with node and state. Must not be called during a run.
         """
         if self.player is not None:
             with torch.no_grad():
@@ -239,13 +239,13 @@ class Inline(Runtime):
         return made
 
     def close(self) -> None:
-        """Forget what is in flight, if anything. There is nothing else to release in this runtime."""
+        """Drop everything in flight. This runtime has nothing else to release."""
         self.controller.abandon()
         if self.held():
             self._abandon()
 
 
 def _moved(graph: Graph) -> bool:
-    """Whether parameters have other memory than they had when nodes looked at them last."""
+    """Whether parameters have moved to other memory since the nodes were bound to them."""
     updaters = (node.updater for node in graph.parameterised().values())
     return any(p.data_ptr() != w.data_ptr() for u in updaters for p, w in zip(u.parameters, u.weights, strict=True))

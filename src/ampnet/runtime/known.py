@@ -1,8 +1,8 @@
-"""Known: the instances that workers have from the start, because they were there when the workers were forked.
+"""Known: the instances that workers have from the start, because they existed when the workers were forked.
 
-Such an instance is named by its place in a list, not sent. Workers have it as it was when they were forked, so it is
-known only as long as no payload has been written to since then: torch counts writes in place (not those through memory
-shared with NumPy). States and structures are immutable.
+Such an instance is named by its index in a list, not sent. Workers have it as of the fork, so it is known only as long
+as no payload has been written to since then: torch counts writes in place (not those through memory shared with NumPy).
+States and structures are immutable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ampnet.instance import Instance
 
 
 class Known:
-    """A list of instances, and the place of each in it."""
+    """A list of instances, and the index of each in it."""
 
     def __init__(self) -> None:
         self.instances: list[Instance] = []
@@ -23,25 +23,25 @@ class Known:
         self._stamps: list[tuple[int, ...] | None] = []
 
     def __len__(self) -> int:
-        """How many of them are still as they were."""
+        """The number of instances that are unchanged since the fork."""
         return len(self._places)
 
     def add(self, instances: Iterable[Instance]) -> None:
-        """Before workers are forked: they will have these."""
+        """Add instances, before workers are forked."""
         for instance in instances:
             if id(instance) not in self._places:
                 self._places[id(instance)] = len(self.instances)
                 self.instances.append(instance)
 
     def seal(self) -> None:
-        """Workers are about to be forked."""
+        """Record the versions of all payloads, just before workers are forked."""
         self._stamps = [_stamp(instance) for instance in self.instances]
         for instance, stamp in zip(self.instances, self._stamps, strict=True):
             if stamp is None or not _is_plain(instance):
                 del self._places[id(instance)]
 
     def place(self, instance: Instance) -> int:
-        """The place of an instance in the list; -1 where workers do not have it as it is now."""
+        """Returns the index of an instance in the list; -1 if workers do not have its current version."""
         place = self._places.get(id(instance), -1)
         if place >= 0 and self._stamps[place] != _stamp(instance):
             del self._places[id(instance)]
@@ -50,7 +50,7 @@ class Known:
 
 
 def _stamp(instance: Instance) -> tuple[int, ...] | None:
-    """How often each payload was written to; None where torch does not count that (in inference mode)."""
+    """Returns the write count of each payload; None if torch does not count writes (in inference mode)."""
     try:
         return tuple([given.payload._version for given in instance.feeds.values() if given.payload is not None])
     except RuntimeError:

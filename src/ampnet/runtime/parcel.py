@@ -1,10 +1,10 @@
-"""Parcel: instances on their way to the workers of a team, in one note.
+"""Parcel: a note with instances, for the workers of a team.
 
     instances    their numbers
-    places       of each, its place among the instances that workers have from the start (`ampnet.runtime.known`), or -1
-    of the rest  for each input the states, offsets and payload of all of them, end to end; and their structures
+    places       of each, its index among the instances that workers have from the start (`ampnet.runtime.known`), or -1
+    of the rest  for each input the concatenated states, offsets and payload of all of them; and their structures
 
-A worker makes instances of it again: from there on, it is all the same where they came from.
+A worker unpacks it to instances again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Fields = Mapping[str, tuple[str, ...]]
 
 
 def inputs_of(graph: Graph) -> Fields:
-    """The inputs of a graph, with the fields of their states."""
+    """Returns the inputs of a graph, with the fields of their states."""
     return {given.name: ("instance", *given.fields) for given in graph.inputs}
 
 
 def pack(instances: Mapping[int, Instance], sort: Sort, known: Known, inputs: Fields, **data: Any) -> Note:
-    """Instances of one sort, by number. ``data``: what else the note is to say."""
+    """Returns a note with instances of one sort, by number. ``data``: further data of the note."""
     places = [known.place(instance) for instance in instances.values()]
     numbers = np.fromiter(instances, dtype=np.int64, count=len(instances))
     arrays: dict[str, Any] = {"instances": numbers, "places": np.array(places, dtype=np.int64)}
@@ -83,7 +83,7 @@ def _pack_structures(structures: Mapping[int, Structure], arrays: dict[str, Any]
 
 
 def culprit(note: Note, error: TransportError) -> DataError:
-    """The error of a note that could not be sent, with the name of the input."""
+    """Returns the error of a note that could not be sent, with the name of the input."""
     for name, value in note.arrays.items():
         if isinstance(value, Tensor):
             try:
@@ -94,7 +94,7 @@ def culprit(note: Note, error: TransportError) -> DataError:
 
 
 def unpack(note: Note, known: Sequence[Instance], inputs: Fields) -> dict[int, Instance]:
-    """The instances of a note, by number, in order."""
+    """Returns the instances of a note, by number, in order."""
     numbers, places = (np.asarray(note.arrays[name]).tolist() for name in ("instances", "places"))
     if min(places) >= 0:
         return {number: known[place] for number, place in zip(numbers, places, strict=True)}
@@ -128,7 +128,7 @@ def _unpack_input(note: Note, name: str, fields: tuple[str, ...], feeds: Mapping
 
 
 def _short(starts: Ints) -> Ints | None:
-    """Offsets; None where each message has one row."""
+    """Returns offsets; None if each message has one row."""
     return None if len(starts) - 1 == starts[-1] and bool((np.diff(starts) == 1).all()) else starts
 
 

@@ -1,14 +1,14 @@
-"""Post: the controller's mail with its workers: notes, in order, and questions to all of them.
+"""Post: the controller's connection to its workers: ordered notes, and queries to all workers.
 
-    send(worker, note)      adds the era; never waits
-    take_in()               hands on what has arrived, of this era
-    ask()                   ASK to all, wait for every ANSWER: how things are
-    show()                  SHOW to all, now and then, without waiting. Once every worker has sent the events it had
-                            when it was asked, all that are older than the question go to the listeners
-    abandon()               a new era: what is under way is dropped wherever it arrives
+    send(worker, note)      adds the era; never blocks
+    take_in()               dispatches received notes of this era
+    ask()                   ASK to all, wait for every ANSWER: counts and queues
+    show()                  SHOW to all, at intervals, without waiting. Once every worker has sent its events, all
+                            events older than the SHOW go to the listeners
+    abandon()               a new era: frames in transit are dropped on arrival
 
-**Interrupts.** Ctrl-C may come anywhere. Where it comes in the middle of sending or receiving, a ring may be left in
-any condition: `broken` is true then, and nobody can be told anything any more.
+**Interrupts.** Ctrl-C may come anywhere. In the middle of sending or receiving it may leave a ring in an inconsistent
+state: `broken` is true then, and no note can be sent any more.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ampnet.runtime.protocol import Kind
 from ampnet.runtime.transport import Endpoint, Note
 
 _NAP = 0.02
-"""Seconds to sleep at most."""
+"""The maximal sleep, in seconds."""
 _SHOW = 0.25
-"""Seconds after which workers are asked for their events, where somebody listens."""
+"""The interval in seconds at which workers are asked for events, if there are listeners."""
 
 
 class Post:
@@ -41,29 +41,29 @@ class Post:
         hear: Callable[[int, Note], None],
         look: Callable[[], None],
     ) -> None:
-        """``hear`` gets the notes that are not answered here, ``look`` is called when there are none."""
+        """``hear`` is called with notes that are not handled here, ``look`` when none has arrived."""
         self.endpoint, self.workers, self.clock = endpoint, workers, clock
         self._events, self._hear, self._look = events, hear, look
         self.broken = False
-        """Whether something is being sent or received, or was when an interrupt came."""
+        """Whether a frame is being sent or received, or was at an interrupt."""
         self.era = self._asked = self._token = 0
         self.answers = Answers()
         """The last ones."""
         self.heard = self._shown = time.monotonic()
-        """When something came last that is no answer."""
+        """The time when the last note other than an answer arrived."""
         self._showing: tuple[int, float, set[int]] | None = None
-        """The question for events that was asked last, when, and who has yet to answer it."""
+        """The last SHOW: its token, its time, and the workers that have not answered yet."""
 
     # -- sending
 
     def send(self, worker: int, note: Note) -> None:
-        """Send a note to a worker, as one of this era."""
+        """Send a note of this era to a worker."""
         note.data["era"] = self.era
         self.broken = True
         try:
             self.endpoint.send(worker, note)
         except TransportError:
-            self.broken = self.endpoint.writing  # a note that cannot be sent is known before it is written
+            self.broken = self.endpoint.writing  # a note that cannot be encoded fails before it is written
             raise
         self.broken = False
 
@@ -75,7 +75,7 @@ class Post:
     # -- receiving
 
     def turn(self) -> None:
-        """Take in what has arrived; if nothing has, look after the workers, and sleep a little."""
+        """Dispatch received notes; if there are none, check the workers and sleep briefly."""
         if self._events.listeners and time.monotonic() - self._shown > _SHOW:
             self.show()
         if not self.take_in():
@@ -83,12 +83,12 @@ class Post:
             self._wait()
 
     def _wait(self) -> None:
-        self.broken = self.endpoint.pending() > 0  # else nothing is written while it waits
+        self.broken = self.endpoint.pending() > 0  # with an empty outbox, waiting writes nothing
         self.endpoint.wait(_NAP)
         self.broken = False
 
     def take_in(self) -> bool:
-        """Hand on what has arrived; returns whether anything has."""
+        """Dispatch received notes; returns whether there were any."""
         self.broken = True
         if self.endpoint.pending():
             self.endpoint.flush()
@@ -112,7 +112,7 @@ class Post:
     # -- asking
 
     def ask(self) -> Answers:
-        """Ask all workers how they are, and wait for their answers."""
+        """Ask all workers for counts and queues, and wait for their answers."""
         self._asked += 1
         self.answers, self._showing = Answers(), None
         asked = self.clock()

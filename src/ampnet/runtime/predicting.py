@@ -1,10 +1,10 @@
-"""Predicting: what a model returns for data, computed by the engine that trains it.
+"""Predicting: computes what a model returns for data, with the engine that trains it.
 
     predict(data) ──> the graph of what forward returns (`Graph.prediction`) ──> waves ──> results, in order
 
 A runtime that predicts has a second graph, and an inner runtime for it: in the same process, or on the same workers.
-Both graphs have the model's parameters, so predictions are made with the weights as they are when `predict` is called.
-Nothing else is in flight then: a runtime does one run at a time.
+Both graphs share the model's parameters, so predictions use the weights at the call of `predict`. Nothing else is in
+flight then: a runtime does one run at a time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ampnet.runtime.runtime import Runtime
 
 _CHUNK = 16
-"""A run of `predict_stream` has so many times ``max_active_keys`` samples, if nothing else is said."""
+"""By default a run of `predict_stream` has this many times ``max_active_keys`` samples."""
 
 
 def predict(runtime: Runtime, data: Any) -> list[Any]:
-    """The results of all samples, in order. ``runtime``: an inner one, whose graph predicts."""
+    """Returns the results of all samples, in order. ``runtime``: an inner one, of the prediction graph."""
     graph: Any = runtime.graph
     gathered = graph.gathered()
 
@@ -49,7 +49,7 @@ def predict(runtime: Runtime, data: Any) -> list[Any]:
 
 
 def predict_stream(inner: Callable[[], Runtime], data: Any, chunk: int | None) -> Iterator[Any]:
-    """The results of all samples, in order, with a run for each ``chunk`` of them. ``inner`` gives the runtime."""
+    """Yields the results of all samples, in order, with a run for each ``chunk``. ``inner`` returns the runtime."""
     graph: Any = inner().graph
     source = iter(graph.samples(data))
     for first in source:

@@ -1,7 +1,7 @@
 """Predictions: the prediction graph on one worker, beside the part of the model that the worker trains.
 
-Each worker has all of the graph, so it plays whole instances, and nothing crosses (`ampnet.runtime.workers_predict`).
-The player is made when something is predicted for the first time.
+Each worker has the whole graph, so it plays whole instances, and sends no rows (`ampnet.runtime.workers_predict`). The
+player is built at the first prediction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Predictions:
     """Stages and plays instances of the prediction graph."""
 
     def __init__(self, host: Host, graph: Graph, most: int, over: Callable[[Lot], None]) -> None:
-        """``most``: instances of a wave. ``over`` hears of passages that have ended."""
+        """``most``: the maximal wave size. ``over`` is called with each passage that has ended."""
         self._host, self._graph, self._most, self._over = host, graph, most, over
         self._inputs = inputs_of(graph)
         self._ends: dict[str, End] = {}
@@ -54,7 +54,7 @@ class Predictions:
         return player
 
     def stage(self, note: Note) -> None:
-        """Instances to be played."""
+        """Add the instances of a note."""
         player = self._player = self._player or self._made()
         instances = unpack(note, (), self._inputs)
         player.stage(Lot(player.planner.sites, self._ends, instances, False, note.data["stream"]))
@@ -64,25 +64,25 @@ class Predictions:
         return self._player is not None and self._player.step(self._most)
 
     def waiting(self) -> int:
-        """How many instances are staged."""
+        """Returns the number of staged instances."""
         return 0 if self._player is None else self._player.waiting()
 
     @property
     def most(self) -> int:
-        """Passages in flight at once, at most."""
+        """The maximal number of passages that were in flight at once."""
         return 0 if self._player is None else self._player.most
 
     @property
     def busy(self) -> float:
-        """Seconds in which something was played."""
+        """Seconds spent playing."""
         return 0.0 if self._player is None else self._player.busy
 
     def held(self) -> dict[str, int]:
-        """Every queue and cache that is not empty."""
+        """Returns the sizes of all queues and caches that are not empty."""
         held = {} if self._player is None else self._player.held()
         return {f"prediction, {what}": count for what, count in held.items()}
 
     def abandon(self) -> None:
-        """Forget all that is in flight."""
+        """Drop everything in flight."""
         if self._player is not None:
             self._player.abandon()

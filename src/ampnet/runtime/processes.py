@@ -6,18 +6,18 @@
         └──────── played, losses, errors ────────────┴───────────────┘
 
 All of it (rings in shared memory, parameters, the graph itself) is made before the workers fork from the caller's
-process, so nothing is pickled and nothing has a name that could be left behind. Its rooms:
+process, so nothing is pickled, and no named resource can be left behind. Its modules:
 
-    teams      who computes an instance: all workers, or those of one replica of the whole model
-    staging    pumped instances, cut into waves (`cutting`), on their way to their team (`parcel`, `known`)
-    workers    all that is there from the fork to the end; before it, nodes are placed (`ahead`)
-    crew       the processes: fork, look after (`watch`), end
+    teams      the workers that compute an instance: all, or those of one replica of the whole model
+    staging    pumped instances, cut into waves (`cutting`) and sent to their team (`parcel`, `known`)
+    workers    the resources that live from the fork to the end; before it, nodes are placed (`ahead`)
+    crew       the processes: fork, watch (`watch`), end
     host       the loop of a worker
-    post       the controller's mail (`protocol`, `answers`, `events`)
+    post       the controller's connection to its workers (`protocol`, `answers`, `events`)
 
-What is promised when something goes wrong: the caller gets one named error within seconds. An error in a node ends the
-run, not the workers, and nothing is in flight any more. A worker that died, was stopped or is stuck ends all of them.
-Workers end by themselves when their maker is gone.
+Guarantees on failure: the caller gets one named error within seconds. An error in a node ends the run, not the workers,
+and nothing is in flight any more. A worker that died, was stopped or is stuck ends all of them. Workers end by
+themselves when their maker is gone.
 """
 
 from __future__ import annotations
@@ -57,24 +57,25 @@ from ampnet.state import Column
 from ampnet.update.policy import Update
 
 _QUIET = 1.0
-"""Seconds without news after which workers are asked whether anything can still move."""
+"""Seconds without notes after which workers are asked whether anything can still move."""
 
 
 class Processes(Runtime):
     """Runs a graph on ``workers`` processes.
 
-    ``affinity`` names a worker for nodes by name or pattern; all others are placed by what they cost in a short trial
-    on the first instances (``"auto"``), within ``memory_per_worker`` bytes where that is given. Each worker has
-    ``threads`` torch threads; with ``pin`` it stays on a core of its own. A worker that makes no step and uses no
-    processor time for ``stuck_after`` seconds is taken for stuck (None: never), unless it runs in a debugger: a long
-    computation is never ended, a long wait for a network may be. ``capacity``: bytes of the ring between two processes;
-    what does not fit waits with its sender.
+    ``affinity`` maps nodes, by name or pattern, to workers; all others are placed by their costs in a short trial on
+    the first instances (``"auto"``), within ``memory_per_worker`` bytes if given. Each worker has ``threads`` torch
+    threads; with ``pin`` it is pinned to one core. A worker that makes no step and uses no processor time for
+    ``stuck_after`` seconds counts as stuck (None: never), unless it runs in a debugger: a long computation is never
+    ended, a long wait for a network may be. ``capacity``: bytes of the ring between two processes; frames that do not
+    fit wait at the sender.
 
-    The other settings are those of `Inline`. Instances travel in waves of ``wave_size`` (None: about two waves in
+    The other settings are those of `Inline`. Instances are computed in waves of ``wave_size`` (None: about two waves in
     flight for each worker, none of them straddling an update that counts instances).
 
-    Workers start with the first run and stay until `close`. Parameters are in shared memory from then on: the model in
-    this process has the weights as they are at any moment. Linux only.
+    Workers start with the first run and stay until `close`. If that run is a prediction, there is no trial, and nodes
+    are placed by an estimate of their costs: train first where the placement matters. From the first run on, parameters
+    are in shared memory: the model in this process always has the current weights. Linux only.
     """
 
     kind = "processes"
@@ -111,20 +112,22 @@ class Processes(Runtime):
         self.affinity: Mapping[str, int] = {} if affinity == "auto" else dict(affinity)
         self.memory_per_worker = memory_per_worker
         self.hosts: dict[str, int] = {}
-        """The worker of each node, once they are placed."""
+        """The worker of each node, after placement."""
         self._there: Workers | None = None
         self._over: str | None = None
-        """Why there can be no further run."""
+        """The reason why no further run is possible; None while one is."""
         self._running = False
-        """Whether workers may be at work on a run."""
+        """Whether workers may be working on a run."""
+        self._draining = False
+        """Whether a worker may not have received the ABANDON of the last run yet, and may still change weights."""
         self._known, self._rehearsed = Known(), list[Instance]()
         self._answers = Answers()
-        """What workers answered last."""
+        """The workers' last answers."""
         self._first_rates: dict[str, float] = {}
         self._changed_rates: dict[str, float] = {}
-        """Learning rates by node: those that the workers began with, and those that were set."""
+        """Learning rates by node: the workers' initial ones, and those set later."""
         self._active: Runtime = self
-        """Whose run it is that workers work on: this one's, or that of the prediction graph."""
+        """The runtime that the workers currently run for: this one, or that of the prediction graph."""
         super().__init__(
             graph,
             update=update,
@@ -144,7 +147,7 @@ class Processes(Runtime):
         self._equality = Equality(name for name, group in graph.replicas.items() if group.table is not None)
         self._check_playable()
         self.on_worker: Callable[[Host], None] = lambda host: None
-        """Called in each worker process before it serves, for instruments. To be set before the first run."""
+        """Called in each worker process before it serves, for instruments. Must be set before the first run."""
 
     def _check_playable(self) -> None:
         team, _ = teams_of(self.graph, self._wiring, dict.fromkeys(self.graph.nodes, 0))[0]
@@ -155,16 +158,16 @@ class Processes(Runtime):
             raise GraphError([fault]) from error
 
     def know(self, instances: Iterable[Instance]) -> None:
-        """Workers will have these instances from the start: to be pumped, each of them is then named, not sent.
+        """Give workers these instances at the fork: when pumped, each is then named by an index, not sent.
 
-        To be called before the first run. Instances that are the list of a stream in the first run are known anyway.
+        Must be called before the first run. Instances in the list of a stream of the first run are known anyway.
 
-        Workers have them as they are when the first run starts. A payload that is changed in place later, by an
-        operation of torch, is noticed: that instance is sent from then on. A change through memory that is shared with
-        NumPy is not noticed. States and structures are immutable.
+        Workers have them as of the start of the first run. If a torch operation changes a payload in place later, that
+        instance is sent from then on. A change through memory shared with NumPy is not noticed. States and structures
+        are immutable.
         """
         if self._there is not None:
-            raise AmpnetError("the workers are there already: tell them of instances before the first run")
+            raise AmpnetError("the workers exist already: call know() before the first run")
         self._known.add(instances)
 
     def offer(self, instances: Sequence[Instance]) -> None:
@@ -172,7 +175,7 @@ class Processes(Runtime):
             self.know(instances)
 
     def rehearse(self, instances: Iterable[Instance]) -> None:
-        """Before the first run: find out what is to be computed for these instances, when workers are made.
+        """Plan these instances when workers are made. Must be called before the first run.
 
         They are then known as well (see `know`).
         """
@@ -182,7 +185,7 @@ class Processes(Runtime):
 
     @property
     def pids(self) -> list[int]:
-        """The numbers of the worker processes; empty before the first run and after the last."""
+        """The pids of the worker processes; empty before the first run and after the last."""
         return [] if self._there is None else list(self._there.crew.pids)
 
     # -- starting and ending
@@ -195,11 +198,11 @@ class Processes(Runtime):
         if self._there is not None and not self._there.crew.mine:
             raise AmpnetError(f"process {self._there.crew.maker} made the workers; this is a copy of it. Run it there")
         if self._over is not None:
-            raise AmpnetError(f"this runtime is over: {self._over}")
+            raise AmpnetError(f"this runtime has ended: {self._over}")
 
     def _start(self, streams: Iterable[Stream]) -> Iterable[Stream]:
         if self._running:
-            self._abandon()  # a second interrupt kept the run before from being wound up
+            self._abandon()  # a second interrupt prevented the cleanup of the run before
         if self._there is None:
             streams = self._make_workers(streams)
         else:
@@ -208,7 +211,7 @@ class Processes(Runtime):
         return streams
 
     def _make_workers(self, streams: Iterable[Stream]) -> Iterable[Stream]:
-        """Place the nodes, with the first instances of the first stream, and fork. Returns the streams again."""
+        """Place the nodes, using the first instances of the first stream, and fork. Returns the streams."""
         for stream in streams if isinstance(streams, Sequence) else ():
             if isinstance(stream.instances, list | tuple):
                 self.know(i for i in stream.instances if isinstance(i, Instance))
@@ -228,7 +231,7 @@ class Processes(Runtime):
         )
         self._first_rates = super()._rates()
         self.settings["affinity"] = {n: w for n, w in self.hosts.items() if self.graph.nodes[n].role != "route"}
-        self._check_open()  # somebody may have closed it meanwhile
+        self._check_open()  # another thread may have closed it
         self._there = Workers(
             self.graph,
             self._wiring,
@@ -252,10 +255,10 @@ class Processes(Runtime):
         return chain([first], streams)
 
     def _prediction(self) -> Graph | None:
-        """What workers may be asked to predict with; None where the model returns nothing, or is wired by hand."""
+        """Returns the prediction graph for the workers; None if the model returns nothing, or is wired by hand."""
         try:
             return self.graph.prediction
-        except Exception:  # whatever it is, training does not need it, and `predict` will raise it
+        except Exception:  # training does not need it, and `predict` will raise it
             return None
 
     def _predictor(self, graph: Graph) -> Runtime:
@@ -269,11 +272,11 @@ class Processes(Runtime):
         if self._there is not None and not self._equal:
             if self._running:
                 self._abandon()
-            self._ask()  # workers that have heard of the end of the run before update nothing more
+            self._ask()  # after their answers, workers make no more updates of the last run
         super()._equalise()
 
     def close(self) -> None:
-        """End the workers, whatever they do. Where a run is going on, that ends them, and raises an error."""
+        """End the workers, whatever they do. A run in progress raises an error."""
         if self._inside:
             self._over = self._over or "it was closed"
             return
@@ -288,7 +291,7 @@ class Processes(Runtime):
             self._set_versions()
 
     def _set_versions(self) -> None:
-        """How often nodes have updated themselves, for whoever asks in this process."""
+        """Set the update counts of the nodes in this process from the workers' answers."""
         if self.graph.runtime is not None and self.graph.runtime() is self:
             nodes = self.graph.parameterised()
             for name, version in self._answers.versions().items():
@@ -359,7 +362,7 @@ class Processes(Runtime):
             self._lose(lost)
 
     def _alarm(self) -> None:
-        """A worker may be lost, and the loader does not come back: this interrupts it."""
+        """Check the workers while the loader blocks; a lost worker interrupts it."""
         there = self._there
         if there is not None and there.crew.reading and there.crew.watch.lost is not None:
             self._lose(there.crew.watch.lost)
@@ -372,6 +375,7 @@ class Processes(Runtime):
     def _ask(self) -> Answers:
         if self._there is not None:
             self._answers = self._workers.post.ask()
+            self._draining = False
         return self._answers
 
     def _settle(self) -> None:
@@ -392,9 +396,9 @@ class Processes(Runtime):
                 self._there.staging.clear()
                 self._there.predicting.clear()
                 self._there.post.abandon()
-            self._running = False
+            self._running, self._draining = False, True
 
-    # -- what is known of it
+    # -- state and statistics
 
     def held(self) -> dict[str, int]:
         held = {} if self._there is None else self._ask().held()

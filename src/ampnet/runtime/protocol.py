@@ -1,17 +1,16 @@
-"""Protocol: the notes that the controller and its worker processes send one another.
+"""Protocol: the notes between the controller and its worker processes.
 
-    to workers       STAGE    instances to be played                         FLUSH   a training stream is over
+    to workers       STAGE    instances to be played                         FLUSH   a training stream has ended
                      RATES    learning rates of nodes, from now on
                      ABANDON  drop all that is in flight                     ASK     answer with counts and queues
                      SHOW     send the events collected so far               STOP    end
-    among workers    TOKEN    what runs round the replicas of a node; besides, slices of rows (`ampnet.wave.slice`)
+    among workers    TOKEN    synchronises the replicas of a node; besides, slices of rows (`ampnet.wave.slice`)
     to controller    DONE     training losses, and instances played          REPORT  losses and predictions of inference
                      ERROR    a node failed                                  EVENTS  for the log
-                     ANSWER   to ASK                                         EQUAL   replicas are, after a stream
+                     ANSWER   to ASK                                         EQUAL   replicas are equal after a stream
 
-A note holds numbers, texts and arrays, nothing that would have to be unpickled. Whoever sends it adds the number of
-the **era** it belongs to: every ABANDON begins a new one. What is still under way from an earlier era is dropped
-wherever it arrives.
+A note holds numbers, texts and arrays, so nothing is unpickled. The sender adds the number of its **era**: every
+ABANDON begins a new one. Frames of an earlier era are dropped on arrival.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def token_of(note: Note) -> Token:
 
 
 def report_note(report: Report) -> Note:
-    """What a loss has judged, with all that it tells."""
+    """Returns a note with the report of a loss or result."""
     arrays: dict[str, Any] = {
         "states": np.ascontiguousarray(report.states.columns),
         "loss": report.loss,
@@ -88,7 +87,7 @@ def report_note(report: Report) -> Note:
 
 
 def done_note(instances: Sequence[int], reports: Sequence[Report], losses: Sequence[str]) -> Note:
-    """Instances that were played here, and reports of training, as one table:
+    """Returns a note with the played instances, and reports of training as one table:
 
     judged     for each judged message: instance, number of the loss
     values     for each judged message: loss, rows, whether it was skipped, metrics
@@ -113,7 +112,7 @@ def done_note(instances: Sequence[int], reports: Sequence[Report], losses: Seque
 
 
 def done_of(note: Note, losses: Mapping[str, Sequence[str]]) -> tuple[Column, list[Report]]:
-    """The instances, and the reports. ``losses``: by name, the names of their metrics."""
+    """Returns the instances and the reports of a note. ``losses``: by name, the names of their metrics."""
     instances, reports = np.asarray(note.arrays["instances"]), []
     if "judged" in note.arrays:
         judged, values = np.asarray(note.arrays["judged"]), np.asarray(note.arrays["values"])
@@ -137,7 +136,7 @@ def done_of(note: Note, losses: Mapping[str, Sequence[str]]) -> tuple[Column, li
 
 
 def loss_metrics(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """By the name under which losses report: the names of their metrics."""
+    """Returns the names of the metrics of each loss, by the loss's name in reports."""
     losses = (node for node in graph.nodes.values() if isinstance(node, Loss))
     return {loss.label: tuple(loss.metrics) for loss in losses}
 
@@ -159,7 +158,7 @@ def report_of(note: Note) -> Report:
 
 
 def error_note(error: BaseException, trace: str) -> Note:
-    """An error, as text."""
+    """Returns a note with an error, as text."""
     cause = error.__cause__ if isinstance(error, NodeError) and error.__cause__ is not None else error
     data: dict[str, Any] = {
         "kind": type(cause).__name__,
@@ -178,14 +177,14 @@ def error_note(error: BaseException, trace: str) -> Note:
 
 
 def error_of(note: Note, worker: str) -> Exception:
-    """The error again: of its own kind where that is one of ours or of Python's."""
+    """Returns the error of a note: of its own type if that is ampnet's or a Python built-in."""
     data = note.data
     kind = getattr(errors, data["kind"], None) or getattr(builtins, data["kind"], None)
     cause: Exception = RuntimeError(f"{data['kind']}: {data['text']}")
     if kind is StallError:
         cause = StallError(data["in_flight"], data["waits"])
     elif isinstance(kind, type) and issubclass(kind, Exception) and kind is not errors.GraphError:
-        with suppress(TypeError):  # it wants other arguments
+        with suppress(TypeError):  # its constructor takes other arguments
             cause = kind(data["text"])
     cause.add_note(f"in worker '{worker}':\n{data['trace']}")
     if "node" not in data:

@@ -1,10 +1,10 @@
-"""Runtime: what all runtimes do alike. They differ in where the nodes are.
+"""Runtime: the base class of all runtimes, which differ in where the nodes are.
 
     pump ──> the nodes work ──> answers to the controller ──> retire ──> pump ...
 
 A runtime checks the graph, gives nodes their update policies, and lets a `Controller` pump streams of instances until
-the last one has retired. How messages get to the nodes and back is the affair of each: `Inline` has one worker in this
-process, `Processes` has several in processes of their own.
+the last one has retired. Subclasses carry messages to the nodes and back: `Inline` has one worker in this process,
+`Processes` has several worker processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ import torch
 
 from ampnet._version import __version__
 from ampnet.controller import Controller, Progress
-from ampnet.errors import AmpnetError, GraphError, nearest
+from ampnet.errors import AmpnetError, GraphError, a
 from ampnet.events.log import Announcer, Begin, Listener, Rest
 from ampnet.graph import CONTROLLER, End, Graph
 from ampnet.instance import Instance, Stream, StreamStats
@@ -35,9 +34,9 @@ from ampnet.nodes.loss import Loss
 from ampnet.reference.schedule import Schedule
 from ampnet.reference.worker import Counts
 from ampnet.replicas.group import Replicas, Table
+from ampnet.runtime.by_name import adopt, resolved
 from ampnet.runtime.engine import Engine
 from ampnet.runtime.predicting import predict, predict_stream
-from ampnet.runtime.rates import resolved
 from ampnet.runtime.stats import RunStats
 from ampnet.state import Column
 from ampnet.structure import Structure
@@ -46,7 +45,7 @@ from ampnet.update.updater import Updater
 
 
 class Runtime:
-    """Base of the runtimes: a context manager that owns its workers. See the head of this file."""
+    """Base class of the runtimes: a context manager that owns its workers. See the head of this file."""
 
     kind = "?"
 
@@ -68,11 +67,15 @@ class Runtime:
         for name, value in (("max_batch", max_batch), ("enough_rows", enough_rows), ("wave_size", wave_size)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be 1 or more, got {value}")
+        if not isinstance(graph, Graph):
+            raise TypeError(
+                f"a runtime takes a graph, got {a(type(graph).__name__)}: ampnet.compile(model, *example) makes one"
+            )
         self.graph, self.clock = graph, clock
         self._predicting: Runtime | None = None
-        """The runtime of the prediction graph, once something was predicted."""
+        """The runtime of the prediction graph, after the first prediction."""
         self._inside, self._began, self._ran = False, 0.0, 0.0
-        """Whether a run is going on, since when, and seconds of all runs before, by `time.perf_counter`."""
+        """Whether a run is in progress, its start, and the seconds of all earlier runs, by `time.perf_counter`."""
         self._announce = self._announcer(listeners)
         self.settings: dict[str, Any] = {
             "runtime": self.kind,
@@ -86,12 +89,11 @@ class Runtime:
         }
         self._wiring = graph.validate()
         graph.runtime = weakref.ref(self)
-        _adopt(graph, update, dict(updates or {}))
-        self.settings["updates"] = {name: _summary(node.updater.policy) for name, node in graph.parameterised().items()}
+        self.settings["updates"] = adopt(graph, update, dict(updates or {}))
         self._equal = True
-        """Whether replicas were made equal when the run before ended."""
+        """Whether replicas were synchronised at the end of the last run."""
         self._left: dict[str, list[int]] = {}
-        """By group: how often the weights of the first replica had been written to when a run was cut short."""
+        """By group: the write counts of the first replica's weights when a run was interrupted."""
         self._make_tables()
         if graph.replicas:
             self.settings["replicas"] = [group.settings() for group in graph.replicas.values()]
@@ -117,7 +119,7 @@ class Runtime:
         return any(isinstance(node, Loss) and node.on_nan == "skip" for node in self.graph.nodes.values())
 
     def _set_engine(self, engine: Engine) -> None:
-        """Note which engine runs, and why, where everybody can see it."""
+        """Record the engine and its reason in the settings and in the log."""
         self.engine = engine
         self.controller.skips = self._loss_skips()
         self.settings["engine"], self.settings["engine_reason"] = engine.name, engine.reason
@@ -132,11 +134,11 @@ class Runtime:
         return RunStats(self.engine.name, self.engine.reason, waves, instances, in_flight, shares)
 
     def stats(self) -> RunStats:
-        """Which engine ran, and how many waves it has played."""
+        """Returns the engine, and the number of waves it has played."""
         raise NotImplementedError
 
     def _is_label(self, end: End) -> bool:
-        """Whether what is pumped there is a label, at most sent a way by its state first."""
+        """Whether an input is a label, possibly routed by its state first."""
         node = self.graph.nodes[end.node]
         if isinstance(node, Cond | Dispatch):
             return self._is_label(self._wiring.forward[End(end.node, 0)])
@@ -149,7 +151,7 @@ class Runtime:
         return [nodes[name].updater for name in group.members]
 
     def _make_tables(self) -> None:
-        """A place for the replicas of each node to put their weights together, unless they are frozen."""
+        """Make the tables in which the replicas of each trained node average their weights."""
         faults = []
         for group in self.graph.replicas.values():
             updaters = self._members(group)
@@ -166,9 +168,9 @@ class Runtime:
             raise GraphError(faults)
 
     def _equalise(self) -> None:
-        """Before a run: replicas start with the first one's weights, or with the mean after a run cut short.
+        """Before a run: set replicas to the first one's weights, or to their mean after an interrupted run.
 
-        Unless other weights were loaded since then.
+        The mean is not used if other weights were loaded since then.
         """
         for name, group in self.graph.replicas.items():
             updaters = self._members(group)
@@ -179,21 +181,21 @@ class Runtime:
 
     @property
     def learning_rates(self) -> dict[str, float]:
-        """The learning rate of each node's optimizer, by the name of the node (of copies: one for all of them)."""
+        """The learning rate of each node's optimizer, by node name (one entry for all copies of a node)."""
         return {self.graph.called(name): rate for name, rate in self._rates().items()}
 
     def set_learning_rates(self, rates: float | Mapping[str, float]) -> None:
-        """From now on, all nodes that are trained have this learning rate; or nodes by name or pattern have theirs.
+        """Set the learning rate of all trained nodes, or of nodes by name or pattern.
 
-        May be called between runs, and in callbacks of a run: updates that are made after it use the new rates. On
-        worker processes that is as soon as the worker hears of it, and before any instance that is pumped later.
+        May be called between runs, and in callbacks of a run: later updates use the new rates. A worker process
+        applies them when it receives them, before any instance that is pumped later.
 
-        Not for nodes whose `Update` has a ``schedule``, which sets their rate.
+        Raises ValueError for nodes whose `Update` has a ``schedule``, which sets their rate.
         """
         self._set_rates(resolved(self.graph, rates))
 
     def _rates(self) -> dict[str, float]:
-        """By node."""
+        """Returns the learning rates by node."""
         nodes = self.graph.parameterised().items()
         return {name: rate for name, node in nodes if (rate := node.updater.learning_rate) is not None}
 
@@ -202,83 +204,83 @@ class Runtime:
         for name, rate in rates.items():
             nodes[name].updater.learning_rate = rate
 
-    # -- what each runtime does in its own way
+    # -- overridden by each runtime
 
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
         return Announcer(listeners, self.clock)
 
     @property
     def may_play(self) -> bool:
-        """Whether whole instances may be computed at once, so that there is a use in rehearsing them."""
+        """Whether instances are computed in waves, so that rehearsing them is useful."""
         raise NotImplementedError
 
     def rehearse(self, instances: Iterable[Instance]) -> None:
-        """Find out ahead of time what is to be computed for these instances. Before the first run, or between two."""
+        """Plan these instances ahead of time. Must be called before the first run, or between runs."""
         raise NotImplementedError
 
     def offer(self, instances: Sequence[Instance]) -> None:
-        """These instances will be pumped again and again: a runtime may prepare for that. Before a run."""
+        """Announce instances that will be pumped repeatedly, before a run; a runtime may prepare for them."""
 
     def _post(self, port: int, messages: Messages, last: bool) -> None:
-        """Pumped messages, for an input; whether they are the last of their instances."""
+        """Post pumped messages to an input. ``last``: whether they are the last of their instances."""
         raise NotImplementedError
 
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> Sequence[int]:
-        """Take whole instances of a stream; returns how many workers will play each. None: post their messages."""
+        """Stage whole instances of a stream; returns the number of workers that will play each."""
         return ()
 
     def _read(self, source: Iterator[Instance]) -> Instance:
-        """The next instance of a stream; raises StopIteration after the last one."""
+        """Returns the next instance of a stream; raises StopIteration after the last one."""
         return next(source)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
-        """Where messages are passed: the structures of instances about to be posted."""
+        """Message passing only: store the structures of instances about to be posted."""
         raise NotImplementedError
 
     def _retire(self, instances: Column, train: bool) -> None:
-        """These instances have retired."""
+        """Called when these instances have retired."""
 
     def _forget(self, instances: Column) -> None:
-        """Where messages are passed: drop what is left of these instances, of an inference that is over."""
+        """Message passing only: drop the remaining state of these instances, after inference."""
 
     def _flush(self) -> None:
         raise NotImplementedError
 
     def _guarded(self) -> AbstractContextManager[object]:
-        """Entered for the duration of a run."""
+        """Returns the context manager that encloses a run."""
         return nullcontext()
 
     def _start(self, streams: Iterable[Stream]) -> Iterable[Stream]:
-        """Make ready for a run over these streams; gives them back, or others that hold the same instances."""
+        """Prepare a run over these streams; returns them, or others with the same instances."""
         return streams
 
     def _turn(self) -> None:
-        """Let something happen. Raises `StallError` where nothing can."""
+        """Make progress. Raises `StallError` if nothing can move."""
         raise NotImplementedError
 
     def _settle(self) -> None:
-        """The last instance has retired: wait until nodes have heard of all that was said to them."""
+        """After the last instance has retired: wait until nodes have processed all notes."""
 
     def _rested(self) -> None:
-        """The run is over, and all has been said about it."""
+        """Called at the end of a run, after all its events."""
 
     def _abandon(self) -> None:
-        """After an error: forget all that is in flight."""
+        """After an error: drop everything in flight."""
         raise NotImplementedError
 
     def held(self) -> dict[str, int]:
-        """Every queue and cache that is not empty; empty at rest."""
+        """Returns the sizes of all queues and caches that are not empty; an empty dict at rest."""
         raise NotImplementedError
 
     def counts(self) -> Counts:
-        """Invocations and messages so far."""
+        """Returns the numbers of invocations and messages so far."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the run, if one is going on, and let go of everything."""
+        """End the run in progress, if any, and release all resources."""
         raise NotImplementedError
 
-    # -- what all do alike
+    # -- common to all runtimes
 
     def run(
         self,
@@ -290,14 +292,14 @@ class Runtime:
         on_turn: Callable[[Progress], None] | None = None,
         turn_seconds: float = 0.1,
     ) -> list[StreamStats]:
-        """Pump streams until every instance has retired. Returns what came of each, in the order of their ends.
+        """Pump streams until every instance has retired. Returns the statistics of each, in the order of their ends.
 
         Streams follow one another without a barrier unless ``barrier``; with ``together`` they are pumped in turns.
-        ``on_end`` hears of a stream's end at once and may call ``stop()``; ``on_turn`` hears of progress now and
-        then, as listeners do that have a method ``turn``. None may call ``run``.
+        ``on_end`` is called at the end of a stream and may call ``stop()``; ``on_turn`` is called with progress at
+        intervals, and so is the method ``turn`` of listeners. None of them may call ``run``.
         """
         controller = self.controller
-        if self._inside:
+        if self._inside or (self._predicting is not None and self._predicting._inside):
             raise AmpnetError("run was called within a run of this runtime; give it all streams, or wait for its end")
         if self.graph.runtime is None or self.graph.runtime() is not self:
             raise GraphError(["another runtime was made on this graph since; its nodes work for that one now"])
@@ -313,7 +315,7 @@ class Runtime:
                 self._began = time.perf_counter()
                 if self._announce.wants(Begin):
                     self._announce(Begin(self.clock(), {**self.settings, "together": together, "barrier": barrier}))
-                # Replicas are equal after a training stream only: what follows is to see them so.
+                # Replicas are equal only after a training stream; the next stream must see them equal.
                 controller.begin(streams, together=together, barrier=barrier or (bool(tables) and not together))
                 controller.pump()
                 while controller.busy:
@@ -343,7 +345,7 @@ class Runtime:
         return list(controller.finished)
 
     def _readable(self, streams: Iterable[Stream]) -> Iterable[Stream]:
-        """The streams, with instances in place of the samples of a data set."""
+        """Returns the streams, with samples converted to instances."""
 
         def readable(stream: Stream) -> Stream:
             instances = self.graph.read(stream.instances)
@@ -353,44 +355,47 @@ class Runtime:
         return list(made) if isinstance(streams, Sequence) else made
 
     def train(self, instances: Any, *, name: str = "train") -> StreamStats:
-        """One epoch of training over these instances, or over the samples of a data set (`Compiled.instances`)."""
+        """Train for one epoch on these instances, or on the samples of a data set (`Compiled.instances`)."""
         return self.run([Stream(instances, True, name)])[0]
 
     def infer(
         self, instances: Iterable[Instance], *, name: str = "infer", keep_predictions: bool = False
     ) -> StreamStats:
-        """Predictions, losses and metrics of these instances. Changes nothing."""
+        """Returns predictions, losses and metrics of these instances, without training."""
         return self.run([Stream(instances, False, name, keep_predictions)])[0]
 
     def predict(self, data: Any) -> list[Any]:
-        """What ``forward`` returns for each sample of ``data``, as tensors, in the order of the data.
+        """Returns what ``forward`` returns for each sample of ``data``, as tensors, in the order of the data.
 
-        A sample is what `Compiled.instance` takes; labels, and whatever else no result depends on, may be left out. A
-        value for each element is one tensor, ``[elements, ...]`` (see `ampnet.lang.prediction`). The weights are those
-        of now, dropout is off, and nothing is changed. Instruments are not told of it.
+        A sample is what `Compiled.instance` takes; labels, and other arguments that no result depends on, may be
+        omitted. A family is one tensor ``[elements, ...]`` (see `ampnet.lang.prediction`). The current weights are
+        used, dropout is off, and no weight changes. Emits no events.
         """
         return predict(self._inner(), data)
 
     def predict_stream(self, data: Any, *, chunk: int | None = None) -> Iterator[Any]:
-        """The same as an iterator, for data that are too many to keep all results: a run for each ``chunk`` of them
-        (None: 16 times ``max_active_keys``). Other runs may come between two results; each chunk is made with the
-        weights that there are when it begins."""
+        """Yields the results of `predict` one by one, for data sets whose results do not fit into memory. There is a
+        run for each ``chunk`` of samples (None: 16 times ``max_active_keys``). Other runs may take place between two
+        results; each chunk uses the weights at its start."""
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk must be 1 or more, got {chunk}")
         return predict_stream(self._inner, data, chunk)
 
     def _inner(self) -> Runtime:
-        """The runtime of the prediction graph."""
+        """Returns the runtime of the prediction graph."""
         if self._inside:
-            raise AmpnetError("predict was called within a run of this runtime; call it when the run is over")
+            raise AmpnetError(
+                "predict was called within a run of this runtime; call it when the run is over. A callback of fit may "
+                "call it in on_epoch_end if it has at_rest = True"
+            )
         return self._predictor(self.graph.prediction)
 
     def _predictor(self, graph: Graph) -> Runtime:
-        """A runtime of the prediction graph, in this process or on these workers."""
+        """Build the runtime of the prediction graph, in this process or on these workers."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Pump nothing more; what is in flight still comes back."""
+        """Stop pumping; instances in flight still complete."""
         self.controller.stop()
 
     def __repr__(self) -> str:
@@ -408,9 +413,9 @@ class Runtime:
 
 @contextmanager
 def _fewer_collections() -> Iterator[None]:
-    """Python's cycle collector looks around every few hundred new objects; a run makes many, and no cycles.
+    """A context with fewer garbage collections: a run creates many objects, and no cycles.
 
-    What was there before the run (torch alone has some hundred thousand objects) need not be looked at again and again.
+    Objects from before the run (torch alone has some hundred thousand) are not scanned again and again.
     """
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 50_000), *before[1:])
@@ -426,32 +431,5 @@ def _fewer_collections() -> Iterator[None]:
 
 
 def _written(updater: Updater) -> list[int]:
-    """How often each parameter was written to in place, in this process."""
+    """Returns the number of in-place writes to each parameter, in this process."""
     return [parameter._version for parameter in updater.parameters]
-
-
-def _summary(policy: Update | None) -> dict[str, Any] | None:
-    """A policy in plain data; None: frozen."""
-    if policy is None:
-        return None
-    plain = ("min_update_frequency", "count", "average", "clip_norm", "clip_value", "weights")
-    return {name: getattr(policy, name) for name in plain}
-
-
-def _adopt(graph: Graph, update: Update | None, updates: dict[str, Update | None]) -> None:
-    """Give each node with parameters its policy."""
-    if not isinstance(update, Update | None):
-        raise TypeError(f"update is one Update for all nodes, got a {type(update).__name__}; by name: updates={{...}}")
-    nodes = graph.parameterised()
-    names = {*nodes, *map(graph.called, nodes)}
-    unused = [p for p in updates if p not in names and not any(fnmatchcase(name, p) for name in names)]
-    if unused:
-        known = sorted(names)
-        raise GraphError(
-            [f"updates names '{p}', but no node with parameters is called that; {nearest(p, known)}" for p in unused]
-        )
-    for name, node in nodes.items():
-        called = graph.called(name)  # a setting for a node is one for all its replicas
-        matching = [o for pattern, o in updates.items() if fnmatchcase(name, pattern) or fnmatchcase(called, pattern)]
-        exact = next((n for n in (name, called) if n in updates), None)
-        node.updater.adopt(updates[exact] if exact is not None else (matching[-1] if matching else update))

@@ -1,12 +1,12 @@
-"""Shared: parameters and gradient sums in memory that all processes of a run see.
+"""Shared: parameters and gradient sums in memory shared by all processes of a run.
 
-Every worker process updates the parameters of its own nodes, in place; the process that made it sees them at once, as
-the parameters of its model. The memory is an anonymous mapping made before the processes fork: it has no name, so there
-is nothing that could be left behind.
+Every worker process updates the parameters of its own nodes, in place; the process that made it sees the new values at
+once, as the parameters of its model. The memory is an anonymous mapping made before the processes fork: it has no name,
+so nothing can be left behind.
 
-**What was one memory stays one memory.** Parameters may be views of others: the tiles of a Linear are views of its
-weight, replicas may have one weight for all of them. So it is storages that are copied, each once, and every parameter
-becomes the same view of the copy as it was of the storage:
+**Aliased memory stays aliased.** Parameters may be views of others: the tiles of a Linear are views of its weight,
+replicas may share one weight. So each storage is copied once, and every parameter becomes the same view of the copy as
+it was of the storage:
 
     before    storage A   [ weight of fc           ]            parameters: offset, size and stride in A
                             fc~1       fc~2
@@ -35,7 +35,7 @@ def share(graph: Graph, extra: Sequence[Tensor] = (), others: Iterable[nn.Parame
     """Move the parameters of all nodes, and their gradient sums, into memory that forked processes share.
 
     Parameters that shared memory with one another still do, and so do a tiled Linear's own. Returns copies of the
-    ``extra`` tensors in such memory. ``others``: parameters that no node of the graph has, to be moved as well.
+    ``extra`` tensors in such memory. ``others``: further parameters to move, which no node of the graph has.
     """
     nodes = graph.parameterised()
     faults = [
@@ -61,7 +61,7 @@ def share(graph: Graph, extra: Sequence[Tensor] = (), others: Iterable[nn.Parame
 
 
 def give_back() -> None:
-    """Give memory that was freed back to the machine: a process that is forked now would have it as well."""
+    """Return freed memory to the operating system, so that forked processes do not inherit it."""
     with suppress(AttributeError):  # of glibc only
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -75,17 +75,17 @@ def _move(parameters: Iterable[nn.Parameter], copies: dict[int, Tensor]) -> None
 
 
 def _storage(tensor: Tensor) -> int:
-    """Which storage a tensor is a view of."""
+    """Returns the address of a tensor's storage."""
     return tensor.untyped_storage().data_ptr()
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """All of a tensor's storage."""
+    """Returns a tensor's whole storage, as bytes."""
     return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
 class Arena:
-    """Memory that processes forked from now on share, and that has no name. It lives as long as a tensor in it."""
+    """Anonymous memory shared with processes forked later. It lives as long as a tensor in it."""
 
     def __init__(self, size: int) -> None:
         self._memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
@@ -93,15 +93,15 @@ class Arena:
 
     @classmethod
     def of(cls, tensors: Iterable[Tensor]) -> Arena:
-        """With room for copies of these, but nothing in it yet."""
+        """Returns an empty arena with room for copies of these tensors."""
         return cls(sum(map(_size, tensors)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """The same numbers, here."""
+        """Returns a copy of a tensor in this memory."""
         return self.zeros(tensor, tensor.dtype).copy_(tensor)
 
     def zeros(self, like: Tensor, dtype: torch.dtype) -> Tensor:
-        """As many zeros. The memory is taken from the machine by whoever first writes to them."""
+        """Returns zeros of this shape. The memory is allocated by the process that first writes to it."""
         if not like.numel():
             return torch.zeros_like(like, dtype=dtype)
         start = self._used

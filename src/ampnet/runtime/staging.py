@@ -1,11 +1,11 @@
-"""Staging: pumped instances on their way to the workers that play them.
+"""Staging: sends pumped instances to the workers that play them.
 
     pumped ──by number──> team 0 ──cut──> wave 17 ──note──> worker 0, worker 1      the same waves in the same order
                           team 1 ──cut──> wave 18 ──note──> worker 2
 
-The workers of a team each say when they have played an instance; it retires when all of them have. A worker that hosts
-nothing but copies that an instance does not go to hears nothing of it. Where every team has
-one worker only, instances are sent as they come, and workers cut waves themselves.
+Each worker of a team reports the instances it has played; an instance retires when all of them have. An instance is not
+sent to a worker that hosts only copies that it does not go to. If every team has one worker only, instances are sent as
+they come, and workers cut waves themselves.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Staging:
         *,
         predicts: bool = False,
     ) -> None:
-        """``places``: instances of a team in flight at most. ``predicts``: they are for the prediction graph."""
+        """``places``: the maximal number of instances of a team in flight. ``predicts``: for the prediction graph."""
         self._known, self._inputs, self._send, self._predicts = known, inputs, send, predicts
         self._parted = parted(teams)
         self._workers = [players_of(team, copies) if self._parted else [team.workers] for team in teams]
-        """Of each team, by the copies of nodes that an instance goes to: the workers that play it."""
+        """For each team, by the copies of nodes that an instance goes to: the workers that play it."""
         self._cutters = [
             Cutter(
                 wave_size or size_of(team, places), len(team.workers), rules_of(team, copies), copies_of(team, copies)
@@ -60,12 +60,12 @@ class Staging:
         ]
         self._waves = 0
         self.shares = (1, 1)
-        """Copies of nodes that waves are shared out among, and instances of a wave; not of the whole model."""
+        """The number of copies of nodes that waves are distributed over, and the wave size; not of the whole model."""
         if self._parted and len(teams) == 1:
             self.shares = (copies_of(teams[0], copies), wave_size or size_of(teams[0], places))
 
     def stage(self, instances: Mapping[int, Instance], train: bool, stream: int) -> list[int]:
-        """Send instances, all of them for one team. Returns how many workers will play each."""
+        """Send instances, all of them for one team. Returns the number of workers that will play each."""
         number = next(iter(instances)) % len(self._cutters)
         self._cutters[number].add(instances, stream, train)
         self._send_waves(number)
@@ -86,18 +86,18 @@ class Staging:
                 raise culprit(note, error) from error
 
     def retired(self, instances: Column) -> None:
-        """These instances are not in flight any more."""
+        """Called when these instances are not in flight any more."""
         for number, count in enumerate(np.bincount(instances % len(self._cutters)).tolist()):
             if count:
                 self._cutters[number].retired(count)
                 self._send_waves(number)
 
     def flushed(self) -> None:
-        """A training stream is over, and nodes have been told to apply what they have."""
+        """Called at the end of a training stream: nodes apply their remaining gradients."""
         for cutter in self._cutters:
             cutter.flushed()
 
     def clear(self) -> None:
-        """Nothing is in flight any more."""
+        """Drop everything: nothing is in flight any more."""
         for cutter in self._cutters:
             cutter.clear()

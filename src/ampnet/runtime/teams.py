@@ -1,8 +1,8 @@
-"""Teams: who computes an instance, where, and by which ends of the graph it enters.
+"""Teams: the workers that compute an instance, and the ends of the graph where it enters.
 
 no replica of the whole model      one team of all nodes; instances enter by the inputs of the graph
-n replicas of the whole model      n teams. Instance i is for team i modulo n, and enters behind the Conds which
-                                   would send it there:
+n replicas of the whole model      n teams. Instance i belongs to team i modulo n, and enters behind the Conds that
+                                   would route it there:
 
     input ──> Cond ──┬──> replica 1: team 0
                      └──> replica 2: team 1
@@ -17,11 +17,11 @@ from ampnet.plan.team import Team
 from ampnet.replicas.replicate import concerned, entrances
 
 Ends = Mapping[str, End]
-"""By input: the port that its messages enter by."""
+"""By input: the port where its messages enter."""
 
 
 def teams_of(graph: Graph, wiring: Wiring, hosts: Mapping[str, int]) -> list[tuple[Team, Ends]]:
-    """The teams of a graph, with the ends by which instances enter. ``hosts``: the worker of each node."""
+    """Returns the teams of a graph, with the ends where instances enter. ``hosts``: the worker of each node."""
     fronts = entrances(graph, wiring)
     order = graph.order()
     inner = [name for name in order if name not in fronts]
@@ -38,7 +38,7 @@ def teams_of(graph: Graph, wiring: Wiring, hosts: Mapping[str, int]) -> list[tup
 
 
 def _replicas(graph: Graph, inner: list[str]) -> int | None:
-    """How many replicas of the whole model there are; None: not all nodes are copies, or not by instance."""
+    """Returns the number of replicas of the whole model; None: not all nodes are copies, or not by instance."""
     if concerned(graph.copies, inner) is None:
         return None
     counts = {graph.copies[name].count for name in inner}

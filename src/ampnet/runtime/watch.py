@@ -1,15 +1,15 @@
 """Watch: is a worker dead, stopped or stuck?
 
     dead       the process has ended
-    quiet      it makes no step, uses no processor time, and no thread of it is about to run (or waits for a disk):
-               after `stuck_after` seconds of that it is taken for **stopped** (SIGSTOP) or **stuck**
+    quiet      it makes no step, uses no processor time, and none of its threads is runnable (or waits for a disk):
+               after `stuck_after` seconds of that it counts as **stopped** (SIGSTOP) or **stuck**
 
-A worker that is idle wakes up now and then and makes a step, so one that is stopped while it is idle is found as well.
-One in a long operation uses the processor; one in an endless loop does too, and is not found. Nobody is taken for stuck
-who runs under a debugger.
+An idle worker wakes up at intervals and makes a step, so one that is stopped while idle is detected as well. A worker
+in a long operation uses the processor; one in an endless loop does too, and is not detected. A worker under a debugger
+never counts as stuck.
 
-**Who did not look knows nothing.** Seconds count only where looks follow one another closely. After a gap (this process
-was stopped as well, the laptop was asleep, the machine is very busy) counting begins anew:
+**Gaps between looks do not count.** Seconds count only between looks in close succession. After a gap (this process was
+stopped as well, the laptop was asleep, the machine is very busy) counting starts again:
 
     looks           |  |  |  |  |  |  |                    |  |  |  |
     steps           1  1  1  1  1  2  2                    2  2  2  2
@@ -30,23 +30,23 @@ from ampnet.state import Ints
 LOOK = 0.1
 """Seconds between two looks at the processor time of a process."""
 GAP = 1.0
-"""Seconds between two looks from which on it is not known what happened in between."""
+"""Seconds between two looks from which the interval counts as a gap."""
 BEAT, IDLE, NODE, DEBUGGED = range(4)
-"""What a worker notes of itself in its row of the pulse: steps, whether it has nothing to do, the node it is in,
-whether it runs under a debugger."""
+"""The words of a worker's row of the pulse: its number of steps, whether it is idle, its current node, whether it runs
+under a debugger."""
 PULSE = 8
-"""Words of a row."""
+"""The number of words in a row."""
 
 
 class Lost(NamedTuple):
-    """A worker that is not there any more, or might as well not be."""
+    """A worker that is dead, stopped or stuck."""
 
     worker: int
     how: str
 
 
 class Watch:
-    """Looks after the workers. Any thread may look."""
+    """Watches the workers. Any thread may call `look`."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Watch:
         stuck_after: float | None,
         now: float,
     ) -> None:
-        """``nodes``: of each worker, the names of its nodes by their numbers in the pulse."""
+        """``nodes``: for each worker, the names of its nodes by their numbers in the pulse."""
         self._pids, self._pulse, self._nodes, self._stuck_after = pids, pulse, nodes, stuck_after
         self._quiet = [Quiet(pid, now) for pid in pids]
         self._lock = threading.Lock()
         self.lost: Lost | None = None
-        """The first that was found to be lost."""
+        """The first lost worker, if any."""
 
     def look(self, now: float) -> Lost | None:
-        """Look at all workers. Returns the first that was ever found to be lost."""
+        """Check all workers. Returns the first that was ever lost, or None."""
         with self._lock:
             if self.lost is None:
                 found = (self._look_at(number, now) for number in range(len(self._pids)))
@@ -87,27 +87,27 @@ class Watch:
         why = (
             ": it was stopped (SIGSTOP)"
             if quiet.stopped
-            else ", and has used no processor time: it waits for what does not come. Where nodes may wait that long, "
-            "for a network say, give a larger stuck_after, or None"
+            else ", and has used no processor time: it waits for something that does not happen. If nodes may wait "
+            "that long, for a network for example, give a larger stuck_after, or None"
         )
         return Lost(number, f"has made no step for {self._stuck_after:g} s{where}{why}")
 
 
 class Quiet:
-    """For how many seconds a process has neither made a step, nor used the processor, nor been about to."""
+    """Measures how long a process has made no step, used no processor time, and had no runnable thread."""
 
     def __init__(self, pid: int, now: float) -> None:
         self.pid = pid
         self.stopped = False
-        """Whether it was stopped when it was looked at last."""
+        """Whether it was stopped at the last look."""
         self._step, self._ticks, self._looked, self._seconds = -1, -1, now, 0.0
 
     def begin(self, step: int, now: float) -> None:
-        """It was just seen to be well."""
+        """Restart the measurement: the process has just made progress."""
         self._step, self._looked, self._seconds = step, now, 0.0
 
     def look(self, step: int, now: float) -> float:
-        """The seconds, up to now. ``step``: how many steps it has made, as it says itself."""
+        """Returns the seconds up to now. ``step``: the number of steps that the process reports."""
         gap = now - self._looked
         if step != self._step or gap > GAP:
             self.begin(step, now)
@@ -123,7 +123,7 @@ class Quiet:
 
 
 def ticks_of(pid: int) -> int:
-    """The processor time that all threads of a process have used, in ticks of the system's clock; -1: unknown."""
+    """Returns the processor time of all threads of a process, in clock ticks; -1: unknown."""
     try:
         fields = _fields(Path(f"/proc/{pid}/stat"))
         return int(fields[11]) + int(fields[12])
@@ -132,8 +132,8 @@ def ticks_of(pid: int) -> int:
 
 
 def states_of(pid: int) -> str:
-    """The state of each thread of a process: R runs or is about to, S sleeps, D waits for a disk, T is stopped. Empty
-    where a debugger holds it, where it is gone, or where its threads come and go."""
+    """Returns the state of each thread of a process: R running or runnable, S sleeping, D waiting for a disk, T
+    stopped. Empty if a debugger holds the process, if it is gone, or if its threads come and go."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         states = "".join(_fields(path)[0] for path in Path(f"/proc/{pid}/task").glob("*/stat"))
@@ -144,5 +144,5 @@ def states_of(pid: int) -> str:
 
 
 def _fields(path: Path) -> list[str]:
-    """Of a file ``stat``, the fields after the name: state, parent, ..."""
+    """Returns the fields of a ``stat`` file after the name: state, parent, ..."""
     return path.read_text().rsplit(")", 1)[1].split()

@@ -1,11 +1,11 @@
-"""Workers: all that is there from the fork to the end: processes, the memory between them, the controller's mail.
+"""Workers: the resources that live from the fork to the end: processes, shared memory, the controller's connection.
 
 [1] parameters, sums of gradients and tables of replicas move into shared memory
-[2] instances that workers are to have from the start are rehearsed, once for all replicas of the whole model
+[2] instances that workers have from the start are rehearsed, once for all replicas of the whole model
 [3] fork; each worker makes optimizers for its nodes, and its player, and serves (`ampnet.runtime.host`)
 
-A worker has in memory what it shares with others and has touched, and all else that its maker had at the fork. So that
-is little: the maker has no optimizers, which may be larger than the parameters, and has given back what it had freed.
+A worker's memory holds the shared pages that it has touched, and everything that its maker had at the fork. To keep
+that small the maker has no optimizers, which may be larger than the parameters, and returns freed memory to the system.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from ampnet.update.updater import no_sums
 from ampnet.wave.schedule import WAVE_SCHEDULES
 
 _PATIENCE = 2.0
-"""Seconds that workers have to end when they are told to."""
+"""Seconds that workers have to end after STOP."""
 _IN_HASTE = 0.5
-"""The same when one of them is lost."""
+"""Seconds that workers have to end if one of them is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How workers are made. Raises ValueError where a setting makes no sense."""
+    """Settings of the workers. Raises ValueError for an invalid setting."""
 
     workers: int
     threads: int
@@ -77,7 +77,7 @@ class WorkerSettings:
             raise ValueError(f"stuck_after must be a number of seconds above 0, or None; got {self.stuck_after!r}")
 
     def places(self, teams: int) -> int:
-        """Instances in flight of each team at most, if they are shared out evenly."""
+        """Returns the maximal number of instances in flight of each team, evenly distributed."""
         return -(-self.max_active_keys // teams)
 
 
@@ -100,8 +100,8 @@ class Workers:
         look: Callable[[], None],
         on_worker: Callable[[Host], None],
     ) -> None:
-        """``hosts``: the worker of each node. ``prediction``: the graph of what the model returns, if there is one.
-        ``hear``, ``look``: as in `Post`. ``on_worker``: called in each."""
+        """``hosts``: the worker of each node. ``prediction``: the prediction graph, if there is one. ``hear``,
+        ``look``: as in `Post`. ``on_worker``: called in each worker."""
         self.graph, self.wiring, self.settings, self.clock = graph, wiring, settings, clock
         self._events, self._known, self._rehearsed, self._on_worker = events, known, rehearsed, on_worker
         self._hosts = hosts
@@ -114,7 +114,7 @@ class Workers:
         known.seal()
         self.mesh = _mesh(settings)
         teams = [team for team, _ in self.teams]
-        endpoint = self.mesh.endpoint(settings.workers, spin=0.0)  # workers have something staged: there is no hurry
+        endpoint = self.mesh.endpoint(settings.workers, spin=0.0)  # staged work keeps workers busy
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         give_back()
@@ -132,11 +132,11 @@ class Workers:
         apart = [Team.alone(nodes, number) for number in range(settings.workers)]
         places = settings.places(settings.workers)
         self.predicting = Staging(apart, {}, places, settings.wave_size, Known(), inputs, self.post.send, predicts=True)
-        """Of instances of the prediction graph, all of which each worker has."""
+        """Stages instances of the prediction graph; each worker has the whole graph."""
 
     def _prepare(self) -> Planner | None:
-        """Rehearse for the first replica that has a worker to itself; the others take that over. (Where a team has
-        several workers, each of them rehearses its own part.)"""
+        """Rehearse for the first replica that has one worker; the others reuse that. (If a team has several workers,
+        each of them rehearses its own part.)"""
         alone = next(((team, ends) for team, ends in self.teams if len(team.workers) == 1), None)
         if alone is None or not self._rehearsed:
             return None
@@ -147,18 +147,18 @@ class Workers:
         return planner
 
     def _names(self) -> list[list[str]]:
-        """Of each worker, the nodes of its teams: a worker notes the place of the node that it is in."""
+        """Returns, for each worker, the nodes of its teams: a worker records the index of its current node."""
         teams = [[team for team, _ in self.teams if number in team.workers] for number in range(self.settings.workers)]
         return [[name for team in some for name in team.nodes] for some in teams]
 
     def _spin(self) -> float:
-        """Seconds for which a worker looks out for rows of others before it sleeps: to wake it takes 30 to 60 us, and
-        others wait for what it makes. Not where workers have to share cores."""
+        """Returns the seconds for which a worker polls for rows of others before it sleeps: a wake-up takes 30 to 60
+        us, and others wait for its rows. Zero if workers share cores."""
         apart = parted([team for team, _ in self.teams])
         return SPIN if apart and self.settings.workers <= len(os.sched_getaffinity(0)) else 0.0
 
     def _be_worker(self, number: int, pulse: Ints) -> None:
-        """In the new process: work until told to end."""
+        """In the new process: serve until STOP."""
         settings = self.settings
         make_quiet()
         children.on_debugger(lambda: pulse.__setitem__(DEBUGGED, 1))
@@ -195,8 +195,8 @@ class Workers:
         host.serve()
 
     def end(self, *, lost: bool = False) -> None:
-        """End the workers: tell them to, wait a little, kill those that are still there. Where this is not the process
-        that made them, only let go of its copies."""
+        """End the workers: send STOP, wait briefly, kill the remaining ones. In a process that did not make them, only
+        close its copies."""
         with children.undisturbed():
             patience = 0.0
             if self.crew.mine and not self.post.broken:
@@ -229,7 +229,7 @@ def _mesh(settings: WorkerSettings) -> Mesh:
 
 
 def _let_go(crew: Crew, mesh: Mesh) -> None:
-    """A runtime that nobody closed is gone: so go its workers and file descriptors. Nothing in a copy of the maker."""
+    """Finaliser of a runtime that was not closed: ends its workers and closes file descriptors, in the maker only."""
     if crew.mine:
         crew.end()
         mesh.close()

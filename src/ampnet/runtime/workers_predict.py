@@ -3,8 +3,8 @@
     controller ── instances 0, 2, 4 ──>  worker 0   ──> results
                ── instances 1, 3, 5 ──>  worker 1   ──> results
 
-However the model that is trained is parted or copied, its parameters are in memory that all workers share, and a
-prediction changes none of them. So nothing has to cross between workers: each plays its waves alone.
+However the trained model is split or copied, its parameters are in memory that all workers share, and a prediction
+changes none of them. So workers exchange no rows: each plays its waves alone.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class OnWorkers(Runtime):
     def _start(self, streams: Iterable[Stream]) -> Iterable[Stream]:
         self._owner._active = self
         self._owner._start([Stream([], False, "predict")])
+        if self._owner._draining:
+            self._owner._ask()  # so that no worker still changes weights that others predict with
         self.controller.teams = len(self._owner.names)
         return streams
 
@@ -82,4 +84,4 @@ class OnWorkers(Runtime):
         return self._owner.stats()
 
     def close(self) -> None:
-        """The workers are the owner's."""
+        """Does nothing: the workers belong to the owner."""

@@ -1,4 +1,4 @@
-"""Live: a page about a run while it goes on, served on this machine only.
+"""Live: a page about a run in progress, served on this machine only.
 
     with Live(graph) as live, Inline(graph, update=update, listeners=[live]) as runtime:
         print(live.address)                                  # http://127.0.0.1:40123/
@@ -7,14 +7,14 @@
     training process ┌ the run ── events, progress ──> Watch ┐
                      └ a thread: HTTP server <── page <──────┘──> browser: curves, Gantt chart, workers, graph, nodes
 
-The page has the sections of the report (`ampnet.events.report`), made anew about once a second while a browser asks for
+The page has the sections of the report (`ampnet.events.report`), rebuilt about once a second while a browser asks for
 them. When the run ends, so does the server; the page says so and keeps its last picture.
 
-What it costs is bounded twice. Operations are sampled (`ampnet.events.sampling`). And the page is made in the process
-that trains, so after it was made, the next is due only when `PATIENCE` times as long has passed: a large page is
-refreshed less often. `docs/pictures.md` has the measurement.
+Its cost is bounded twice. Operations are sampled (`ampnet.events.sampling`). And the page is built in the process that
+trains, so the next is due only when `PATIENCE` times the build time has passed: a large page is refreshed less often.
+`docs/pictures.md` has the measurement.
 
-Only browsers on this machine can reach it, and only under the name of this machine: see `ampnet.events.live.server`.
+Only browsers on this machine can reach it, and only under a name of this machine: see `ampnet.events.live.server`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from ampnet.graph import Graph
 __all__ = ["Live"]
 
 PATIENCE = 150
-"""Making the page takes at most one part in so many of the time."""
+"""Building the page takes at most the share 1 / PATIENCE of the time."""
 
 
 class Live:
     """A listener that serves a page about the run; see the head of this file. A context manager, which closes it.
 
-    It serves as soon as it is made. ``port`` 0 takes any that is free; one that is in use is an `OSError`. With the
-    ``graph``, the page has its drawing; with the number of ``epochs`` and of the ``records`` in a stream called
-    "train ..." and "valid ...", it has the time that is left. ``most`` operations of each worker are looked at in every
-    ``every`` seconds. ``clock`` is the run's.
+    It serves from its construction. ``port`` 0 takes any free port; one that is in use raises `OSError`. With the
+    ``graph``, the page has its drawing; with the number of ``epochs``, and of ``records`` in the streams "train ..."
+    and "valid ...", it has the remaining time. ``most`` operations of each worker are sampled in every ``every``
+    seconds. ``clock`` is the run's.
     """
 
     kinds = KINDS
@@ -76,11 +76,11 @@ class Live:
 
     @property
     def address(self) -> str:
-        """Of the page."""
+        """The address of the page."""
         return f"http://127.0.0.1:{self._server.port}/"
 
     def describe(self, graph: Graph, epochs: int | None = None, records: Mapping[str, int] | None = None) -> None:
-        """What is known of the run only after the server was made; see the class."""
+        """Set what is known of the run only after the server was started; see the class."""
         self._picture = picture_of(graph)
         if epochs is not None:
             self._plan = Plan(epochs, dict(records or {}))
@@ -89,14 +89,14 @@ class Live:
         self._watch(event)
 
     def turn(self, progress: Progress) -> None:
-        """Note where the run is."""
+        """Record the progress of the run."""
         self._watch.turn(progress)
 
     def _page(self, nonce: str) -> str:
         return shell(self._picture, self._state(False)[1], nonce)
 
     def _state(self, ended: bool) -> tuple[int, bytes]:
-        """The parts of the page that change, as JSON, and their version; made anew if that is due."""
+        """Returns the version and the JSON of the parts of the page that change; rebuilt if that is due."""
         with self._making:
             now = time.perf_counter()
             if now >= self._due or ended:
@@ -107,7 +107,7 @@ class Live:
             return self._version, self._made
 
     def close(self) -> None:
-        """Let browsers have the last picture, and end the server."""
+        """Send the last picture to browsers, and end the server."""
         self._server.close()
 
     def __enter__(self) -> Self:

@@ -1,10 +1,10 @@
 """The live page: a frame that is sent once, and the parts of it that change, as JSON.
 
-    shell      head, style, script, the drawing of the graph; a place for every section, and the first parts
+    shell      head, style, script, the drawing of the graph; an element for every section, and the first parts
     parts      {"version", "state", "facts", "sections": {name: HTML}, "marks": share and colour of each node}
 
-The script asks for the parts again and again, and puts those that have changed in their places. The sections are those
-of the report. The graph is drawn once; its nodes are coloured in the browser.
+The script polls for the parts, and replaces those that have changed. The sections are those of the report. The graph is
+drawn once; its nodes are coloured in the browser.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from ampnet.draw import heat, percent, sketch
 from ampnet.errors import DataError
+from ampnet.eta import clock_text
 from ampnet.events.gantt import chart
 from ampnet.events.gantt_page import SCRIPT as GANTT_SCRIPT
 from ampnet.events.gantt_page import STYLE as GANTT_STYLE
 from ampnet.events.gantt_page import figure
-from ampnet.events.live.standing import Plan, clock_time, speed
+from ampnet.events.live.standing import Plan, speed
 from ampnet.events.live.watch import Watch
 from ampnet.events.record import Point, RunRecord
 from ampnet.events.report import STYLE, sections
@@ -28,35 +29,35 @@ from ampnet.events.theme import THEME
 from ampnet.graph import Graph
 
 LISTED = 6
-"""Streams in the table: the last ones."""
+"""The number of streams in the table: the last ones."""
 
 
 def learning(run: RunRecord) -> str:
-    """Curves, and the last streams."""
+    """Returns curves, and the last streams."""
     return sections.learning(run, listed=LISTED) if run.streams or run.points else ""
 
 
 def timeline(run: RunRecord) -> str:
-    """The Gantt chart of the last stretch."""
+    """Returns the Gantt chart of the last interval."""
     if not run.boxes:
         return ""
     try:
         drawn = chart(run.boxes, start=run.boxes[0].start, stop=max(box.stop for box in run.boxes))
     except DataError as error:
         return f"<p>{escape(str(error))}</p>"
-    return f"<p>The latest operations that were looked at: {escape(drawn.title)}.</p>{figure(drawn)}"
+    return f"<p>The latest sampled operations: {escape(drawn.title)}.</p>{figure(drawn)}"
 
 
 def workers(run: RunRecord) -> str:
-    """How busy each worker is."""
+    """Returns the busy share of each worker."""
     return sections.workers(run) if run.totals.workers else ""
 
 
 def nodes(run: RunRecord) -> str:
-    """Time, batch sizes, updates and staleness of each node."""
+    """Returns time, batch sizes, updates and staleness of each node."""
     if not run.totals.nodes:
         return ""
-    return "<p>Of the operations that were looked at; staleness of all.</p>" + sections.nodes(run)
+    return "<p>From sampled operations; the staleness is that of all gradients.</p>" + sections.nodes(run)
 
 
 SECTIONS = {
@@ -75,7 +76,7 @@ class Picture(NamedTuple):
 
     svg: str
     numbers: dict[str, int]
-    """By node: the number of its item."""
+    """The number of each node's item."""
 
 
 def picture_of(graph: Graph) -> Picture:
@@ -88,7 +89,7 @@ def picture_of(graph: Graph) -> Picture:
 
 
 def shell(picture: Picture | None, first: bytes, nonce: str) -> str:
-    """The page. ``first``: the parts that it begins with."""
+    """Returns the page. ``first``: its initial parts."""
     places = []
     for name, (heading, _) in SECTIONS.items():
         if name != "graph":
@@ -106,7 +107,7 @@ def shell(picture: Picture | None, first: bytes, nonce: str) -> str:
 
 
 def parts(watch: Watch, plan: Plan, version: int, ended: bool, picture: Picture | None) -> bytes:
-    """What changes in the page."""
+    """Returns the JSON of the parts of the page that change."""
     run = watch.record()
     made = {name: make(run) for name, (_, make) in SECTIONS.items() if make is not None}
     state = "ended" if ended else "running" if watch.running else "waiting"
@@ -122,7 +123,7 @@ def parts(watch: Watch, plan: Plan, version: int, ended: bool, picture: Picture 
 
 
 def _marks(run: RunRecord, picture: Picture) -> dict[str, list[str]]:
-    """By the number of an item in the drawing: share of the time, and its colours."""
+    """Returns, by item of the drawing, its share of the time and its colours."""
     spent = sum(total.seconds for total in run.totals.nodes.values())
     shares: dict[str, float] = {}
     for name, total in run.totals.nodes.items():
@@ -133,15 +134,15 @@ def _marks(run: RunRecord, picture: Picture) -> dict[str, list[str]]:
 
 
 def facts(run: RunRecord, plan: Plan, elapsed: float, ended: bool) -> str:
-    """The numbers at the top, as HTML."""
+    """Returns the numbers at the top, as HTML."""
     rows: list[tuple[str, str]] = []
     point = run.points[-1] if run.points else None
     if point is not None:
         rows += _progress(run, plan, point, ended)
-    rows.append(("elapsed", clock_time(elapsed)))
+    rows.append(("elapsed", clock_text(elapsed)))
     left = plan.left(run.streams, point, elapsed)
     if left is not None and not ended:
-        rows.append(("left, at most", clock_time(left)))
+        rows.append(("left, at most", clock_text(left)))
     stale = run.totals.staleness
     if stale.messages:
         rows.append(("staleness", f"{stale.mean:.1f} (max {stale.max})"))

@@ -1,16 +1,16 @@
 """Server: HTTP for the live page, in a thread of the process that trains.
 
     GET /               the page
-    GET /state?after=N  what changes in it, as JSON, as soon as its version is above N: the server sets the pace
+    GET /state?after=N  its changing parts, as JSON, as soon as their version is above N: the server sets the pace
     anything else       404; other methods than GET 405
 
-It listens on 127.0.0.1, so other machines cannot reach it. A page of a foreign site, open in a browser on this machine,
-could: by a name of its own that it lets point to 127.0.0.1 (DNS rebinding). Such requests carry that name in their Host
-header, and are refused with 403. What is served may not be read by other sites (no CORS header), put into their frames,
-or run scripts but its own (Content-Security-Policy).
+It listens on 127.0.0.1, so other machines cannot reach it. A page of another site, open in a browser on this machine,
+could, if its domain resolves to 127.0.0.1 (DNS rebinding). Such requests carry that domain in their Host header, and
+are refused with 403. Other sites may not read the responses (no CORS header) or put them into frames, and only the
+page's own scripts run (Content-Security-Policy).
 
-A request for a version that is not there yet waits. When the run ends, all that wait are answered with the last picture
-at once; browsers ask again right after an answer, so nearly all of them are waiting at any time.
+A request for a version that does not exist yet waits. When the run ends, all waiting requests are answered with the
+last picture; browsers ask again right after an answer, so nearly all of them are waiting at any time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -35,33 +36,33 @@ POLICY = (
     "form-action 'none'; frame-ancestors 'none'"
 )
 LINGER = 0.5
-"""Seconds that `Server.close` waits for a browser to fetch the last picture, if one has asked within as many."""
+"""Seconds that `Server.close` waits for a browser to fetch the last picture, if one has asked within that time."""
 
 
 class Server:
-    """See the head of this file. It serves once it is made."""
+    """See the head of this file. It serves from its construction."""
 
     def __init__(
         self, port: int, page: Callable[[str], str], state: Callable[[bool], tuple[int, bytes]], every: float
     ) -> None:
-        """``page`` gives the page, whose scripts carry a nonce. ``state`` gives the version and the JSON of what
-        changes; it is told whether the run has ended. ``every``: seconds between two looks at it."""
+        """``page`` returns the page, whose scripts carry a nonce. ``state`` returns the version and the JSON of the
+        changing parts; its argument is whether the run has ended. ``every``: seconds between two calls of it."""
         self._page, self._state, self._every = page, state, every
         self._changed = threading.Condition()
         self._ended = False
         self._asked = self._answered = -1e9
-        """When somebody asked last, and got the last picture, by `time.monotonic`."""
+        """The times of the last request, and of the delivery of the last picture, by `time.monotonic`."""
         self._http = _Http((HERE, port), self)
         self.port = int(self._http.server_address[1])
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="live view", daemon=True)
         self._thread.start()
 
     def page(self, nonce: str) -> str:
-        """The page."""
+        """Returns the page."""
         return self._page(nonce)
 
     def state(self, after: int) -> bytes:
-        """What changes in the page, once its version is above ``after``, or the run has ended."""
+        """Returns the changing parts when their version is above ``after``, or the run has ended."""
         while True:
             ended = self._ended
             version, text = self._state(ended)
@@ -74,7 +75,7 @@ class Server:
                 self._changed.wait_for(lambda: self._ended, timeout=min(0.1, 0.1 * self._every))
 
     def close(self) -> None:
-        """End it. A browser that is looking gets the last picture first."""
+        """End the server. A browser with the page open gets the last picture first."""
         if self._ended:
             return
         with self._changed:
@@ -104,13 +105,12 @@ class _Http(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without the look-up of this machine's name that HTTPServer makes: it may take seconds."""
-        socket.socket.bind(self.socket, self.server_address)
-        self.server_address = self.socket.getsockname()
+        """Bind without HTTPServer's look-up of the host name, which may take seconds."""
+        TCPServer.server_bind(self)
         self.server_name, self.server_port = HERE, int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error; the run goes on whatever happens here."""
+        """Ignore errors of a connection: the run continues whatever happens here."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -119,10 +119,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Http
     server_version, sys_version = "ampnet", ""
     timeout = 10.0
-    """Seconds after which a connection that says nothing is closed."""
+    """Seconds after which a silent connection is closed."""
 
     def do_GET(self) -> None:
-        """The page, its state, or 404."""
+        """Answer with the page, its state, or 404."""
         if not self._is_here():
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This page is served to this machine only.\n")
             return
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
     def _is_here(self) -> bool:
-        """Whether the browser asked for this machine by one of its own names, at whatever port: it may be forwarded."""
+        """Whether the Host header is a name of this machine, with any port: it may be forwarded."""
         host = self.headers.get_all("Host") or []
         name, _, port = host[0].strip().rpartition(":") if len(host) == 1 else ("", "", "")
         if not port.isdecimal():
@@ -165,4 +165,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal belongs to the run."""
+        """Log nothing: the terminal belongs to the run."""

@@ -1,13 +1,13 @@
-"""Watch: what the live page knows of a run. It adds up the events that it is told of, and keeps the last stretch.
+"""Watch: collects the live page's data. It adds up the sampled events, and keeps the boxes of the last period.
 
     period       |####          |####          |####          |##
-                                 [ kept: boxes ] [ coming in ]         the chart shows the last period that is over
+                                 [ kept: boxes ] [ coming in ]         the chart shows the last complete period
     a worker was watched here:   [  ]                                  its busy share is that of the watched time
 
-A period is a second (``every``). A worker of which all operations of a period were told was watched all of it; one that
-had more than that, from its first to its last that was told. Staleness, losses and progress are of the whole run.
+A period is a second (``every``). If all operations of a worker in a period were sampled, it was watched for the whole
+period; otherwise from its first to its last sampled operation. Staleness, losses and progress are of the whole run.
 
-Events come from the thread that runs, questions from those of the server: a lock is between them.
+Events come from the training thread, queries from those of the server; a lock protects the data.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ampnet.events.sampling import SAMPLED, Sampling
 from ampnet.events.totals import Totals
 
 KINDS = (Begin, *SAMPLED, Worked, Epoch, Rest)
-"""The events that it wants. Pumps and retirements are many; progress tells enough of them."""
+"""The events that it wants. Not pumps and retirements, which are many: progress covers them."""
 DRAWN = 180
-"""Boxes in the chart."""
+"""The number of boxes in the chart."""
 POINTS = 1_200
-"""Moments of progress that are kept; of more, every second one is dropped."""
+"""The number of progress points kept; of more, every second one is dropped."""
 
 
 @dataclass(slots=True)
 class _Period:
-    """What was told of one."""
+    """The sampled events of one period."""
 
     number: int
     boxes: list[Box | tuple[Played, tuple[int, ...], int]] = field(default_factory=list)
-    """Operations of waves are made into boxes when somebody asks."""
+    """Operations of waves are converted to boxes on request."""
     first: dict[str, float] = field(default_factory=dict)
     """By worker: the start of its first operation."""
     last: dict[str, float] = field(default_factory=dict)
     """By worker: the end of its last one."""
     cut: list[float] = field(default_factory=list)
-    """When a worker was watched no longer."""
+    """The time when a worker's sample ended."""
 
 
 class Watch:
@@ -59,22 +59,22 @@ class Watch:
         self._turns: list[tuple[float, Progress]] = []
         self._coming, self._kept = _Period(-1), _Period(-1)
         self._limits: dict[str, Sampling] = {}
-        """By worker: as its own, so that both know when it was spent."""
+        """By worker: a copy of its sampling, which ends at the same operation."""
         self._watched: dict[str, float] = {}
         """By worker: seconds."""
         self._until: dict[str, float] = {}
-        """By worker: when it was watched last."""
+        """By worker: the end of its last watched interval."""
         self._began = self._ended = self._rested = 0.0
-        """Of the last run: its begin, the end of its last stream, and its own."""
+        """Times of the last run: its start, the end of its last stream, and its end."""
         self.running = False
-        """Whether a run is under way."""
+        """Whether a run is in progress."""
 
     def __call__(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, SAMPLED) and not self._take(event):
                 return
             if isinstance(event, Epoch):
-                self._sums.opened(event.stream, self._ended)  # too short for a word of progress
+                self._sums.opened(event.stream, self._ended)  # too short for a progress call
                 self._ended = event.time
             over = self._sums(event)
             if over is not None:
@@ -87,16 +87,16 @@ class Watch:
                 self.running, self._rested = False, event.time
 
     def turn(self, progress: Progress) -> None:
-        """Note where the run is."""
+        """Record the progress of the run."""
         with self._lock:
             now = self._clock()
             self._turns.append((now, progress))
             self._sums.opened(progress.stream, now - progress.seconds)
             if len(self._turns) > POINTS:
-                del self._turns[1 : len(self._turns) // 2 : 2]  # the older half is drawn finely enough without
+                del self._turns[1 : len(self._turns) // 2 : 2]  # thin out the older half
 
     def _take(self, event: Event) -> bool:
-        """Keep an event of an operation. False: there were enough of this worker, and somebody else wanted it."""
+        """Keep an event of an operation. Returns False if the worker's sample was full: another listener wanted it."""
         period = self.sampling.period(event.time)
         if period > self._coming.number:
             self._next(period)
@@ -119,7 +119,7 @@ class Watch:
         return True
 
     def _next(self, number: int, end: float | None = None) -> None:
-        """A period is over."""
+        """Begin the next period."""
         over, every = self._coming, self.sampling.every
         for worker, limit in self._limits.items():
             begin, until = max(over.number * every, self._began), self._until.get(worker, 0.0)
@@ -139,7 +139,7 @@ class Watch:
         self._coming = _Period(number)
 
     def record(self) -> RunRecord:
-        """The run so far. Boxes: of the last stretch. Totals of nodes: of the operations that were told."""
+        """Returns the run so far. Boxes are of the last period, totals of nodes of the sampled operations."""
         with self._lock:
             sums = self._sums
             since = sums.since or 0.0
@@ -159,13 +159,13 @@ class Watch:
         return max(0.0, last - since) if since is not None else 0.0
 
     def _window(self, period: _Period, since: float) -> Window:
-        """The stretch of a period in which every worker was watched, as times of boxes."""
+        """Returns the part of a period in which every worker was watched, as times of boxes."""
         every = self.sampling.every
         begin = max(period.number * every, self._began)
         return Window(begin - since, min([(period.number + 1) * every, *period.cut]) - since)
 
     def _scaled(self, totals: Totals) -> Totals:
-        """With the seconds of workers as they would be, had they been watched all the time."""
+        """Returns the totals with the seconds of workers extrapolated from the watched time to the whole run."""
         workers = {}
         for name, spent in totals.workers.items():
             watched = self._watched.get(name, 0.0)
@@ -177,7 +177,7 @@ class Watch:
 
 
 def _latest(kept: list[Box | tuple[Played, tuple[int, ...], int]], since: float, window: Window) -> list[Box]:
-    """The last boxes of a window, as many as are drawn."""
+    """Returns the last boxes of a window, as many as are drawn."""
     boxes: list[Box] = []
     for one in reversed(kept):
         made = [one] if isinstance(one, Box) else boxes_of_wave(one[0], since, *one[1:])

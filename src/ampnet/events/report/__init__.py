@@ -5,8 +5,8 @@
 
     report(read_run("run.json"), "report.html")
 
-Everything comes from the run's own file. A trace (``--trace``) has all of it; an event log (``--log``) lacks what is
-noted between events: the curves inside of epochs, and examples per second.
+Everything comes from the run's own file. A trace (``--trace``) has all of it; an event log (``--log``) lacks the curves
+inside epochs, and examples per second.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ SECTIONS = {
     "graph": ("The graph", sections.graph),
     "settings": ("Settings", settings.settings),
 }
-"""By id, in the order of the page. One that has nothing to say is left out: that on replicas of a run without any."""
+"""By id, in the order of the page. An empty section is omitted, like the one on replicas for a run without any."""
 
 
 def report(run: RunRecord, path: str | Path) -> None:
-    """Write the page. The file appears whole or not at all."""
+    """Write the page, atomically."""
     text = page(run)
     write_whole(Path(path), lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def page(run: RunRecord) -> str:
-    """The page as text."""
+    """Returns the page as text."""
     title = str(run.settings.get("workload", "a run"))
     parts, links = [], []
     for name, (heading, make) in SECTIONS.items():
@@ -74,7 +74,7 @@ h3 { font-size: 1rem; margin: 1.1rem 0 0.2rem; }
 nav a { margin-right: 1rem; color: var(--link); text-decoration: none; display: inline-block; padding: 0.15rem 0; }
 p, footer { color: var(--faint); margin: 0.3rem 0 0.7rem; }
 .summary { color: var(--ink); font-size: 1.05rem; margin: 0.2rem 0 0.6rem; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(430px, 100%), 1fr)); gap: 0.8rem 1.6rem; }
+.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(430px, 100%), 1fr)); gap: 0.8rem 1.6rem; }
 .few { display: flex; flex-wrap: wrap; gap: 1rem 2.2rem; }
 .beside { display: flex; flex-wrap: wrap; gap: 0.8rem 2.2rem; align-items: flex-start; }
 .beside > * { min-width: 0; max-width: 100%; }

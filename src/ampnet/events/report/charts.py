@@ -1,6 +1,6 @@
-"""Charts: small ones, as SVG elements of a page. Curves over time, histograms, shares of a whole.
+"""Charts: small SVG charts for pages. Curves over time, histograms, shares of a whole.
 
-Everything that is drawn has a title, which browsers show under the pointer; colours alone tell nothing.
+Every drawn element has a title, which browsers show under the pointer, so that nothing depends on colour alone.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ampnet.events.gantt_page import round_step
 WIDTH, HEIGHT = 560, 210
 LEFT, RIGHT, TOP, FOOT = 56, 14, 12, 36
 DENSE = 400
-"""Points of a curve, at most; more are thinned out."""
+"""The maximal number of points of a curve; more are thinned out."""
 BLUE, ORANGE, PALE_BLUE = "#3d85c6", "#d17a1a", "#3d85c6a0"
 MANY = (BLUE, ORANGE, "#3b9a60", "#c8475f", "#8b72c6", "#93815f", "#2a9aa8", "#b35b9b")
-"""Colours of curves that are alike. All can be told from a light and from a dark ground."""
+"""Colours of similar curves, visible on light and on dark backgrounds."""
 
 
 @dataclass(slots=True)
 class Curve:
-    """A named line, in pieces that are not joined, or dots."""
+    """A named line in separate pieces, or dots."""
 
     name: str
-    """For the legend."""
+    """Its name in the legend."""
     colour: str
-    """Of the line."""
+    """The colour of the line."""
     pieces: list[list[tuple[float, float]]] = field(default_factory=list)
     """Points, left to right."""
     dots: bool = False
@@ -41,7 +41,7 @@ class Curve:
 
 
 def curves(title: str, given: Sequence[Curve], *, from_zero: bool = False, whole: bool = False, unit: str = "s") -> str:
-    """Curves over time, or over what is counted (``whole`` numbers), with a legend. Without a point, nothing."""
+    """Returns curves over time, or over a count (``whole`` numbers), with a legend; empty without points."""
     drawn = [c for c in given if c.points]
     points = [p for c in drawn for p in c.points]
     if not points:
@@ -91,7 +91,7 @@ def curves(title: str, given: Sequence[Curve], *, from_zero: bool = False, whole
 
 
 def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `DENSE` points, evenly chosen, the last among them."""
+    """Returns at most `DENSE` points, evenly selected, including the last."""
     if len(points) <= DENSE:
         return list(points)
     return [points[round(k * (len(points) - 1) / (DENSE - 1))] for k in range(DENSE)]
@@ -100,7 +100,7 @@ def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def histogram(
     counts: Mapping[int, int], names: Mapping[int, str], what: str, *, colour: str, wide: int = 110, high: int = 34
 ) -> str:
-    """Bars beside one another; the first and the last are named below. ``names``: of every bar, in order."""
+    """Returns a bar chart; the first and the last bar are labelled. ``names``: of every bar, in order."""
     if not counts:
         return ""
     most = max(counts.values())
@@ -126,7 +126,7 @@ def histogram(
 
 
 def sizes(counts: Mapping[int, int], *, colour: str) -> str:
-    """The histogram of batch sizes: bars for 1, 2 to 3, 4 to 7, ... messages."""
+    """Returns the histogram of batch sizes: bars for 1, 2 to 3, 4 to 7, ... messages."""
     if not counts:
         return ""
     buckets = [0] if 0 in counts else []
@@ -139,7 +139,7 @@ def sizes(counts: Mapping[int, int], *, colour: str) -> str:
 
 
 def lags(counts: Mapping[int, int]) -> str:
-    """The histogram of staleness: a bar for every number of updates, or for a run of them where they are many."""
+    """Returns the histogram of staleness: a bar for every number of updates, or for a range if there are many."""
     if not counts:
         return ""
     each = -(-(max(counts) + 1) // 40)
@@ -151,7 +151,7 @@ def lags(counts: Mapping[int, int]) -> str:
 
 
 def shares(parts: Sequence[tuple[str, float]], whole: float, *, wide: int = 150, high: int = 14) -> str:
-    """One bar in the colours of the Gantt chart: (forward, backward, update, sync; seconds) of a ``whole``."""
+    """Returns one bar in the colours of the Gantt chart, with (kind, seconds) parts of a ``whole``."""
     out = [f'<svg class="shares" role="img" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}">']
     out.append(f'<rect class="slot" width="{wide}" height="{high}"/>')
     x = 0.0

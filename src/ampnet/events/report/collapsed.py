@@ -1,4 +1,4 @@
-"""Replicas as one line: what the replicas of a node did together, and how far apart they were.
+"""Replicas as one line: the sums over the replicas of a node, and their ranges.
 
     cell        16 replicas on 16 workers    12.1 %, of one 0.6 to 0.9 s    3,200 batches    mean staleness 0.8 to 1.3
     readout     worker0                       4.0 %                         1,600 batches
@@ -23,20 +23,20 @@ class Line:
     """A node, or all replicas of one."""
 
     name: str
-    """Of the node, or of what was replicated."""
+    """The name of the node, or of the original of replicas."""
     members: dict[str, NodeTotal]
     """By name: the node itself, or its replicas."""
     total: NodeTotal
-    """What they did, in sum."""
+    """The sums over them."""
 
     @property
     def count(self) -> int:
-        """How many replicas there are; 1 for a node without."""
+        """The number of replicas; 1 for a node without."""
         return len(self.members)
 
 
 def lines_of(run: RunRecord) -> list[Line]:
-    """Every node of a run, replicas of one node together, in the order of their first batches."""
+    """Returns a line for every node of a run, replicas together, in the order of their first batches."""
     bases = {one.node: group.group for group in run.totals.replicas.values() for one in group.replicas}
     parts: dict[str, dict[str, NodeTotal]] = {}
     for name, total in run.totals.nodes.items():
@@ -100,7 +100,7 @@ def _staleness(parts: Sequence[Staleness]) -> Staleness | None:
 
 
 def span(values: Iterable[float], form: str) -> str:
-    """``0.6 to 0.9``; one number if there is no difference; a dash without any."""
+    """Returns ``0.6 to 0.9``; one number if they are equal; a dash without any."""
     known = [value for value in values if value - value == 0]
     if not known:
         return "-"
@@ -109,7 +109,7 @@ def span(values: Iterable[float], form: str) -> str:
 
 
 def least_mean_most(values: Iterable[float], form: str) -> str:
-    """``0.6 / 0.7 / 0.9``; one number if there is no difference; a dash without any."""
+    """Returns ``0.6 / 0.7 / 0.9``; one number if they are equal; a dash without any."""
     known = [value for value in values if value - value == 0]
     if not known:
         return "-"

@@ -1,7 +1,7 @@
 """The graph of a run, as plain data in its settings and as a picture in its report.
 
-A log knows nodes only by name. So ``ampnet train`` puts what there is to draw into the run's settings, and with them it
-gets into the log and the trace. It is the sketch, not the picture: which nodes are hot is known afterwards.
+A log has only the names of nodes. So ``ampnet train`` puts a sketch of the graph into the run's settings, which are
+written to the log and the trace. The picture is drawn later, when the time of each node is known.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ampnet.graph import Graph
 
 
 def drawing_of(graph: Graph) -> dict[str, Any]:
-    """What there is to draw, as plain data: ``runtime.settings["graph"] = drawing_of(graph)`` before a run."""
+    """Returns a sketch as plain data: ``runtime.settings["graph"] = drawing_of(graph)`` before a run."""
     return asdict(sketch(graph))
 
 
 def sketch_from(data: Mapping[str, Any]) -> Sketch:
-    """What `drawing_of` gave, after a way through JSON. What is none is a `DataError`."""
+    """Returns the sketch from the decoded JSON of `drawing_of`. Raises `DataError` for invalid data."""
     try:
         items = [_item(**one) for one in data["items"]]
         edges = [Edge(**edge) for edge in data["edges"]]
@@ -36,7 +36,7 @@ def sketch_from(data: Mapping[str, Any]) -> Sketch:
 
 
 def without_replicas(drawing: Sketch) -> Sketch:
-    """The drawing with one item in place of all replicas of a node, and one edge in place of many to and from them."""
+    """Returns the drawing with one item for all replicas of a node, and one edge for all edges to or from them."""
     first: dict[str, int] = {}
     places: list[int] = []
     kept: list[Item] = []
@@ -56,7 +56,7 @@ def without_replicas(drawing: Sketch) -> Sketch:
     for edge in drawing.edges:
         source, target = places[edge.source], places[edge.target]
         out, into = edge.out, edge.into
-        # One port each for all replicas: at the node that shares messages out, and at that which brings them together.
+        # One port for all replicas, at the node that distributes messages and at the node that merges them.
         if drawing.items[edge.target].base and not drawing.items[edge.source].base:
             out = -1
         elif drawing.items[edge.source].base and not drawing.items[edge.target].base:
@@ -66,7 +66,7 @@ def without_replicas(drawing: Sketch) -> Sketch:
 
 
 def _used_ports(drawing: Sketch) -> Sketch:
-    """Without the ports that have no edge any more."""
+    """Returns the drawing without unconnected ports."""
     outs = [sorted({e.out for e in drawing.edges if e.source == i}) for i in range(len(drawing.items))]
     intos = [sorted({e.into for e in drawing.edges if e.target == i}) for i in range(len(drawing.items))]
     items = [
@@ -87,6 +87,6 @@ def _item(**given: Any) -> Item:
 
 
 def svg_of(drawing: Sketch, marks: Mapping[str, float]) -> str:
-    """The picture as an SVG element to be put into a page. ``marks``: the share of each hot node, from 0 to 1."""
+    """Returns the picture as an SVG element for a page. ``marks``: the share of each hot node, from 0 to 1."""
     hot = [replace(i, share=None if i.kind == "input" else marks.get(i.name)) for i in drawing.items]
     return picture.svg_of(Sketch(drawing.title, hot, drawing.edges))

@@ -1,4 +1,4 @@
-"""The section on replicas: how the load was shared out, how stale each of them was, and how far they drifted apart."""
+"""The section on replicas: the load, the staleness and the drift of each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ampnet.events.report.sections import CROWD
 from ampnet.events.report.tables import table
 
 DRAWN = 12
-"""Groups of which the drift is drawn: those that drifted most."""
+"""The number of groups whose drift is drawn: those with the largest drift."""
 FEW = 3
-"""Groups that are shown at once; more are folded."""
+"""Up to this number groups are shown; more are folded."""
 SYNCS = {
     "epoch": "weights averaged when a stream is over",
-    "updates": "weights averaged after so many updates of each",
+    "updates": "weights averaged after a number of updates of each",
     "ring": "weights averaged by a message that runs round them",
     "shared": "parameters shared",
     "gradients": "gradients averaged",
 }
-"""How replicas are kept together, in words."""
+"""Descriptions of the synchronisation modes."""
 NOTE = (
     "<p>Load: the part of the group's backward messages. Drift: the distance of a replica's weights from the mean of "
     "all, just before they are made equal, as a part of the mean's norm. Where parameters are shared, or gradients "
@@ -32,9 +32,9 @@ NOTE = (
 
 
 def replicas(run: RunRecord) -> str:
-    """A line for each group; its replicas one by one, and its drift by synchronisation.
+    """Returns a line for each group; its replicas one by one, and its drift by synchronisation.
 
-    Of many groups, or many replicas, the second part is folded.
+    With many groups, or many replicas, the second part is folded.
     """
     groups = list(run.totals.replicas.values())
     if not groups:
@@ -122,5 +122,5 @@ def _drift(group: GroupUse) -> str:
 
 
 def percent(part: float, digits: int = 1) -> str:
-    """``1.25 %``; a dash for what was never measured."""
+    """Returns ``1.25 %``; a dash for NaN."""
     return "-" if part != part else f"{100 * part:.{digits}f} %"

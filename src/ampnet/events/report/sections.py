@@ -1,4 +1,4 @@
-"""Sections: each takes a run and gives its part of the page, or nothing where the run has nothing to say about it."""
+"""Sections: each function returns its part of the page for a run, or an empty text if the run has no data for it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ampnet.graph import CONTROLLER
 HOT = 0.02
 """Nodes with at least this share of the time are marked in the drawing."""
 LONG = 200
-"""Streams in the table; of more, the last."""
+"""The number of streams in the table: the last ones."""
 MOST_CURVES = 8
-"""Metrics, and losses by name, that have a curve."""
+"""The number of metrics, and losses by name, that have a curve."""
 CROWD = 8
-"""Workers of which each is looked at; of more, the range is given too."""
+"""Up to this number workers are listed alone; for more, the range is added."""
 
 
 def summary(run: RunRecord) -> str:
-    """The line at the top."""
+    """Returns the line at the top."""
     trained = [s for s in run.streams if s.train]
     parts = []
     last = next((s for s in reversed(run.streams) if not s.train), trained[-1] if trained else None)
@@ -54,9 +54,10 @@ def summary(run: RunRecord) -> str:
 
 
 def learning(run: RunRecord, listed: int = LONG) -> str:
-    """Loss, metrics and throughput over time; what came of the last streams, so many as are to be ``listed``."""
-    found = dict.fromkeys(name for s in run.streams for name in s.metrics)
-    names = sorted(found, key=lambda name: not name.endswith(".loss"))  # of several losses, their own curves come first
+    """Returns curves of loss, metrics and throughput, and a table of the last ``listed`` streams."""
+    reported = [*(s.metrics for s in run.streams), *(p.metrics for p in run.points[-1:])]
+    found = dict.fromkeys(name for metrics in reported for name in metrics)
+    names = sorted(found, key=lambda name: not name.endswith(".loss"))  # curves of named losses come first
     losses: Callable[[Any], float | None] = lambda of: of.loss  # noqa: E731
     drawn = [_curve("loss", run, losses)]
     for name in names[:MOST_CURVES]:
@@ -87,7 +88,7 @@ def _by_stream(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def _throughput(run: RunRecord) -> str:
-    """Examples per second where progress was noted; else instances per second of each stream."""
+    """Returns examples per second if progress was recorded; else instances per second of each stream."""
     drawn = []
     for name, train, colour in (("training", True, BLUE), ("validation", False, ORANGE)):
         curve = Curve(name, colour)
@@ -104,7 +105,7 @@ def _throughput(run: RunRecord) -> str:
     if sum(len(c.points) for c in drawn) > 1:
         for curve in drawn:
             curve.dots = len(curve.points) < 40
-            if any(len(piece) == 1 for piece in curve.pieces):  # streams of a second: a point each
+            if any(len(piece) == 1 for piece in curve.pieces):  # short streams: a point each
                 curve.pieces = [curve.points]
         return curves("throughput: examples per second", drawn, from_zero=True, unit="s since the start")
     for curve, train in zip(drawn, (True, False), strict=True):
@@ -138,7 +139,7 @@ def _streams(run: RunRecord, names: Sequence[str], listed: int) -> str:
 
 
 def workers(run: RunRecord) -> str:
-    """Where the time of each worker went."""
+    """Returns the shares of each worker's time."""
     wall, rows = run.totals.wall, []
     kinds = ["forward", "backward", "update"]
     kinds += [kind for kind in ("sync", "layout") if any(kind in of for of in run.totals.workers.values())]
@@ -163,7 +164,7 @@ def workers(run: RunRecord) -> str:
 
 
 def nodes(run: RunRecord) -> str:
-    """What each node did: time, batches, updates, staleness. Replicas of a node share a line."""
+    """Returns time, batches, updates and staleness of each node. Replicas of a node share a line."""
     drawing = _drawing(run)
     details = {item.name: item.detail for item in drawing.items} if drawing is not None else {}
     lines = sorted(lines_of(run), key=lambda line: -line.total.seconds)
@@ -230,7 +231,7 @@ def _legend() -> str:
 
 
 def staleness(run: RunRecord) -> str:
-    """A histogram for each node with parameters; replicas of a node share one."""
+    """Returns a histogram for each node with parameters; replicas of a node share one."""
     parts = []
     for line in lines_of(run):
         stale = line.total.staleness
@@ -247,7 +248,7 @@ def staleness(run: RunRecord) -> str:
 
 
 def graph(run: RunRecord) -> str:
-    """The drawing, with the share of the time at the nodes that took most; replicas of a node are one item."""
+    """Returns the drawing, with the time shares of the hottest nodes; replicas of a node are one item."""
     drawing = _drawing(run)
     if drawing is None:
         return "<p>The run's file holds no drawing: its settings have no <code>graph</code>.</p>"
@@ -268,7 +269,7 @@ def _drawing(run: RunRecord) -> Sketch | None:
 
 
 def timeline(run: RunRecord) -> str:
-    """The Gantt chart of a steady stretch."""
+    """Returns the Gantt chart of a typical interval."""
     try:
         drawn = chart(run.boxes)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""How a run was run: engine, workers and versions first, and every setting at the end of the page."""
+"""The settings of a run: engine, workers and versions first, and every setting at the end of the page."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ampnet.events.report.tables import table
 from ampnet.graph import CONTROLLER
 
 LISTED = 4
-"""Workers or replicas that are named one by one."""
+"""Up to this number workers or replicas are named one by one."""
 
 
 def workers_of(run: RunRecord) -> dict[str, dict[str, float]]:
-    """By worker, without the controller: seconds by what they were spent on."""
+    """Returns the seconds of each worker by kind of work, without the controller."""
     return {name: of for name, of in run.totals.workers.items() if name != CONTROLLER}
 
 
 def engine_of(run: RunRecord) -> str:
-    """Which engine ran: "waves" or "messages"; nothing if neither settings nor events tell."""
+    """Returns the engine, "waves" or "messages"; empty if it is unknown."""
     return str(run.settings.get("engine") or ("waves" if run.totals.waves else ""))
 
 
 def how(run: RunRecord) -> str:
-    """Which engine ran and why, where, and on which versions of what."""
+    """Returns the engine and its reason, the workers, and the versions of packages."""
     settings, totals = run.settings, run.totals
     rows: list[list[str]] = []
     engine = engine_of(run)
@@ -50,7 +50,7 @@ def how(run: RunRecord) -> str:
 
 
 def settings(run: RunRecord) -> str:
-    """Under which settings the run was started."""
+    """Returns all settings of the run."""
     rows = []
     for name, value in run.settings.items():
         if name == "updates" and isinstance(value, Mapping):
@@ -67,7 +67,7 @@ def settings(run: RunRecord) -> str:
 
 
 def _together(run: RunRecord, values: Mapping[str, Any]) -> dict[str, str]:
-    """What each node is given, in words: all replicas of a node at once, where they are more than a few."""
+    """Returns the setting of each node as text; more than a few replicas of a node are combined."""
     out = {str(name): _plain(value) for name, value in values.items() if value is not None}
     for group in run.totals.replicas.values():
         members = [one.node for one in group.replicas if one.node in out]

@@ -7,7 +7,7 @@ from html import escape
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
-    """A table; ``rows`` are HTML already. The first ``words`` columns are text, the others numbers."""
+    """Returns a table; ``rows`` are HTML. The first ``words`` columns are text, the others numbers."""
 
     def row(cells: Sequence[str], tag: str) -> str:
         return "".join(f"<{tag}{'' if i < words else ' class=n'}>{cell}</{tag}>" for i, cell in enumerate(cells))

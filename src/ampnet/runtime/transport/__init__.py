@@ -1,4 +1,4 @@
-"""How the processes of a run talk: frames, and what carries them. Between the processes of one machine: a `Mesh`."""
+"""Transport: frames between the processes of a run, and their carriers. On one machine the carrier is a `Mesh`."""
 
 from ampnet.runtime.transport.endpoint import Endpoint
 from ampnet.runtime.transport.frames import Frame, Note

@@ -1,7 +1,7 @@
-"""The dtypes that can travel, each with its number on the wire.
+"""The dtypes that can be sent, each with its number in the wire format.
 
-NumPy does not know all dtypes of torch (bfloat16, the float8s). Their bytes travel as integers of the same size: the
-*carrier*. Numbers are for ever: new dtypes go to the end.
+NumPy does not know all dtypes of torch (bfloat16, the float8s). Their bytes are sent as integers of the same size: the
+*carrier*. Numbers never change: new dtypes are appended.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ampnet.errors import TransportError
 
 
 class Coded(NamedTuple):
-    """A dtype that can travel."""
+    """A dtype that can be sent."""
 
     code: int
     dtype: torch.dtype
     carrier: torch.dtype
-    """What its bytes travel as."""
+    """The integer dtype that its bytes are sent as."""
     array: np.dtype[Any]
-    """The carrier, to NumPy."""
+    """The carrier's NumPy dtype."""
 
     @property
     def native(self) -> bool:
@@ -54,7 +54,7 @@ BY_ARRAY = {coded.array: coded for coded in CODED.values() if coded.native}
 
 
 def raw(tensor: Tensor) -> tuple[Coded, NDArray[Any]]:
-    """A tensor's memory as an array of its carrier; a copy only where the values do not lie on the CPU as they are."""
+    """Returns a tensor's memory as an array of its carrier; a copy only if its plain values are not in CPU memory."""
     coded = BY_DTYPE.get(tensor.dtype)
     if coded is None:
         raise TransportError(f"a tensor of {tensor.dtype} cannot be sent; it has no number on the wire")

@@ -1,4 +1,4 @@
-"""Endpoint: one party's end of all its rings. Sends without ever waiting, receives whatever is there, sleeps on a bell.
+"""Endpoint: one party's end of all its rings. Sends without blocking, receives what has arrived, sleeps on a bell.
 
     send ──> ring has room? ──yes──> in the ring ──> receiver sleeps? ring its bell
       │             └──no──> outbox (in order) ──flush──> in the ring, when the receiver has given some back
@@ -6,7 +6,7 @@
 
     receive: records of all senders ──> frames, copied out of the rings (rows in a slab stay there) ──> space back
 
-Nobody ever blocks on a full ring, so two parties that flood each other both go on receiving, and drain.
+No party ever blocks on a full ring, so two parties that flood each other both go on receiving, and drain.
 
 **No wake-up is lost.** The receiver raises its flag and *then* looks at its rings once more, before it sleeps; the
 sender writes to the ring and *then* looks at the flag. One of the two must see the other, if a store is not overtaken
@@ -30,13 +30,13 @@ from ampnet.runtime.transport.slab import Slab
 from ampnet.runtime.transport.wire import decode, encode
 
 SPIN = 200e-6
-"""Seconds to look out for something before sleeping."""
+"""Seconds to poll before sleeping."""
 FLAG = 16
 """Words from one party's flag to the next: no two on one cache line, or on its neighbour."""
 ROOM = 1e-3
-"""Seconds between two looks at whether there is room for what is in the outbox."""
+"""Seconds between two checks for room for the outbox."""
 PATIENT = 127
-"""How often at most looking out is left out after it was in vain."""
+"""The maximal number of times that polling is skipped after it was in vain."""
 
 
 class Way:
@@ -48,12 +48,12 @@ class Way:
 
 
 class Endpoint:
-    """What party ``party`` sends and receives by. Made by `Mesh.endpoint`; one thread of one process uses it.
+    """Sends and receives frames of party ``party``. Made by `Mesh.endpoint`; one thread of one process uses it.
 
-    Guarantees: frames of one sender arrive once, whole and in order, whatever their kinds. What was received is the
-    receiver's own: nobody else writes to it as long as a tensor of it exists. Arrays of a note and rows of a slice may
-    be overwritten as soon as `send` has returned: what has to wait in the outbox is copied (rows lie in an arena, whose
-    memory the next wave uses again).
+    Guarantees: frames of one sender arrive once, whole and in order, whatever their kinds. Received frames belong to
+    the receiver: nothing else writes to them as long as a tensor of them exists. Arrays of a note and rows of a slice
+    may be overwritten as soon as `send` has returned: frames that wait in the outbox are copied (rows are in an arena,
+    whose memory the next wave reuses).
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Endpoint:
         self._poll.register(bell, select.POLLIN)
         self._in_vain = self._left_out = 0
         self.writing = False
-        """Whether `send` has begun to write. True after an error: the rings may be in any condition."""
+        """Whether `send` has begun to write. If still true after an error, the rings may be inconsistent."""
         self._fence = Lock()
 
     # Sending.
@@ -92,7 +92,7 @@ class Endpoint:
         self.writing = False
 
     def flush(self) -> bool:
-        """Move on what waits in the outbox, as far as there is room. True when it is empty."""
+        """Write the outbox to the rings, as far as there is room. Returns whether it is empty."""
         empty = True
         for to, box in self._outbox.items():
             if box and not self._drain(to):
@@ -100,15 +100,15 @@ class Endpoint:
         return empty
 
     def pending(self) -> int:
-        """How many records wait in the outbox."""
+        """Returns the number of records in the outbox."""
         return sum(map(len, self._outbox.values()))
 
     def overflows(self) -> int:
-        """How many slices with large rows found no room in a slab and went through a ring."""
+        """Returns the number of slices with large rows that found no room in a slab and went through a ring."""
         return sum(way.slab_out.overflows for way in self._ways.values())
 
     def held(self) -> int:
-        """How many slices that were received here have rows in a slab, and a tensor over them still exists."""
+        """Returns the number of received slices whose rows in a slab are still in use."""
         return sum(way.slab_in.held() for way in self._ways.values())
 
     def _drain(self, to: int) -> bool:
@@ -123,7 +123,7 @@ class Endpoint:
         ring = way.ring_out
         before = ring.written
         done = ring.try_write(record)
-        if ring.written != before:  # also where only some fragments went
+        if ring.written != before:  # also if only some fragments were written
             with self._fence:
                 pass
             if self._flags[FLAG * to]:
@@ -133,7 +133,7 @@ class Endpoint:
     # Receiving.
 
     def receive(self) -> list[tuple[int, Frame]]:
-        """All that has arrived: (sender, frame), in order for each sender."""
+        """Returns all received frames as (sender, frame), in order for each sender."""
         out: list[tuple[int, Frame]] = []
         for sender, way in self._ways.items():
             ring = way.ring_in
@@ -150,7 +150,7 @@ class Endpoint:
     # Sleeping.
 
     def wait(self, timeout: float) -> bool:
-        """Sleep until something may have arrived, or what is in the outbox has moved on. False after ``timeout``
+        """Sleep until a frame may have arrived, or a frame of the outbox was written. Returns False after ``timeout``
         seconds without either.
         """
         if self._ready() or self._moved():
@@ -176,11 +176,11 @@ class Endpoint:
             self._flags[place] = 0
 
     def _look_out(self, seconds: float) -> bool:
-        """Look again and again for a while, where that was worth it before.
+        """Poll for a while, if that was useful before.
 
-        It is where the other side has a core of its own and answers soon: then nobody has to be woken. Where it
-        was in vain it is left out the next time, then the next 3, 7, ... `PATIENT` times: for whoever must share a
-        core with the other side looks out in vain, and only keeps it from working.
+        Polling is useful if the other side has its own core and answers soon: it saves the wake-up. After it was in
+        vain it is skipped the next time, then the next 3, 7, ... `PATIENT` times: a party that shares a core with the
+        other side polls in vain, and only keeps it from working.
         """
         if self._left_out:
             self._left_out -= 1
@@ -197,7 +197,7 @@ class Endpoint:
         return any(ring.ready() for ring in self._rings_in)
 
     def _moved(self) -> bool:
-        """Move the outbox on; whether it moved."""
+        """Write the outbox as far as possible; returns whether anything was written."""
         before = self.pending()
         if not before:
             return False
@@ -205,7 +205,7 @@ class Endpoint:
         return self.pending() < before
 
     def close(self) -> None:
-        """Forget the outbox. The rings and bells are the mesh's."""
+        """Drop the outbox. The rings and bells belong to the mesh."""
         for box in self._outbox.values():
             box.clear()
         self._ways, self._rings_in = {}, []

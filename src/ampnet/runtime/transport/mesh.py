@@ -1,7 +1,7 @@
-"""Mesh: the memory and the bells between the processes (*parties*) of one machine.
+"""Mesh: the shared memory and wake-up events (*bells*) between the processes (*parties*) of one machine.
 
-All of it is made in one process before the others are forked from it, and inherited: nothing has a name, so nothing
-is left behind whoever is killed.
+All of it is made in one process before the others are forked from it, and inherited. Nothing has a name, so nothing is
+left behind if a process is killed.
 
                  to 0        to 1        to 2              each way a ring in shared memory, and a slab for large rows
     from 0         .       ring 0>1    ring 0>2            each party a bell (an eventfd, to be woken by)
@@ -12,8 +12,8 @@ is left behind whoever is killed.
     if os.fork() == 0:
         endpoint = mesh.endpoint(1) ...
 
-Memory is taken from the machine when it is first written to; a ring or slab that is kept empty touches little of its
-own (see `ampnet.runtime.transport.ring` and `slab`).
+Memory is allocated when it is first written to; a ring or slab that is mostly empty touches little of it (see
+`ampnet.runtime.transport.ring` and `slab`).
 """
 
 from __future__ import annotations
@@ -70,10 +70,9 @@ class Mesh:
         return self._views[-1]
 
     def endpoint(self, party: int, *, spin: float | None = None) -> Endpoint:
-        """This party's end of all its rings; to be used in that party's process, by one thread.
+        """Returns this party's end of all its rings, for use in that party's process, by one thread.
 
-        ``spin``: seconds to look out for something before sleeping (None: `SPIN`, or none where there are more
-        parties than cores).
+        ``spin``: seconds to poll before sleeping (None: `SPIN`, or zero if there are more parties than cores).
         """
         if not 0 <= party < self.parties:
             raise TransportError(f"there is no party {party}; there are {self.parties}")
@@ -88,13 +87,13 @@ class Mesh:
         return Endpoint(party, ways, self._flags, self._bells[party], spin=spin)
 
     def close(self) -> None:
-        """Let go of all memory and bells in this process. Endpoints must not be used any more."""
+        """Close all memory and bells in this process. Endpoints must not be used any more."""
         ends = [ring.close for ring in self._rings.values()] + [slab.close for slab in self._slabs.values()]
         ends += [view.release for view in reversed(self._views)] + [memory.close for memory in self._memory]
         for end in ends:
             try:
                 end()
-            except BufferError:  # a tensor is in a slab, or a traceback has a view of a record: it goes with them
+            except BufferError:  # a tensor is in a slab, or a traceback has a view of a record: freed with them
                 continue
         for bell in self._bells:
             os.close(bell)

@@ -2,15 +2,15 @@
 
       0          128         256 = start of the data, a multiple of 64 long
     [ written  | given back | record | record | skip .... ]
-                              ^ starts at a multiple of 64, so that what is in a record can be looked at where it lies
+                              ^ starts at a multiple of 64, so that the contents of a record can be read in place
 
 Both counters only grow: bytes ever written (the writer's), bytes ever given back (the reader's). Their difference is
-what is in the ring; each lies on cache lines of its own. A record is one line of 64 bytes (how long it is, how long
-the whole is, where in the whole it begins) and its bytes. It never wraps: where it does not fit before the end, a
-skip mark sends the reader to the start. A ring that is empty is begun anew from its start once it has been filled up
-to `FRESH`: so a ring that is kept empty touches, and keeps in the caches, no more memory than it needs.
+the contents of the ring; each counter has its own cache lines. A record is one line of 64 bytes (its length, the length
+of the whole, its offset in the whole) and its bytes. It never wraps: if it does not fit before the end, a skip mark
+sends the reader to the start. An empty ring restarts at its beginning once it has been filled up to `FRESH`: so a ring
+that is mostly empty touches, and keeps in the caches, no more memory than it needs.
 
-A record longer than half of the ring goes in fragments, and the reader puts them together:
+A record longer than half of the ring is sent in fragments, and the reader reassembles them:
 
     try_write(whole) -> False   [ 0..n of whole | n..2n of whole |       ]     full: call again with the same record,
     try_write(whole) -> True    [ 2n..3n of whole | rest of whole |      ]     when the reader has given some back
@@ -74,7 +74,7 @@ class Ring:
         self._data = memory[DATA:]
         self._words = self._data.cast("q")
         self.largest = self.capacity // 2 - LINE
-        """Bytes in the largest record that is not cut into fragments."""
+        """Bytes in the largest record that is not split into fragments."""
         self.fragment = self.capacity // 4 // LINE * LINE - LINE
         self.written = self._counters[_WRITTEN]
         """Bytes ever written, prefixes and skips included."""
@@ -86,16 +86,16 @@ class Ring:
 
     @staticmethod
     def size(capacity: int) -> int:
-        """How much memory a ring of this capacity takes."""
+        """Returns the bytes of memory that a ring of this capacity takes."""
         return DATA + capacity
 
     # The writer's side.
 
     def try_write(self, parts: Sequence[Part]) -> bool:
-        """Write one record made of these parts. False where there is no room now; nothing of it is seen then.
+        """Write one record made of these parts. Returns False if there is no room now; the reader sees nothing then.
 
-        A record of more than `largest` bytes goes in fragments, as many as there is room for. False then says that
-        some are missing: call again with the same parts, and with no other record before. Never blocks.
+        A record of more than `largest` bytes is written in fragments, as many as there is room for. False then means
+        that some are missing: call again with the same parts, and with no other record before. Never blocks.
         """
         size = size_of(parts)
         if size > self.largest:
@@ -119,9 +119,9 @@ class Ring:
         return True
 
     def _claim(self, size: int, whole: int, start: int) -> int:
-        """Room for a record of ``size`` bytes: where they go, or -1.
+        """Returns the offset of room for a record of ``size`` bytes, or -1.
 
-        It is theirs once `_next` is the counter: whoever is interrupted before that has written nothing.
+        It is taken once `_next` becomes the counter: a writer interrupted before that has written nothing.
         """
         capacity, written = self.capacity, self.written
         need = (size + 2 * LINE - 1) & -LINE
@@ -129,7 +129,7 @@ class Ring:
         skip = 0
         if at + need > capacity:
             skip = capacity - at
-        elif at >= FRESH and at >= need:  # what is skipped takes room too, until it is read
+        elif at >= FRESH and at >= need:  # skipped bytes take room too, until they are read
             self._freed = self._given_back()
             if self._freed == written:
                 skip = capacity - at
@@ -177,11 +177,11 @@ class Ring:
     # The reader's side.
 
     def ready(self) -> bool:
-        """Whether there is something that was not read yet: a record, or a fragment of one."""
+        """Whether there is an unread record or fragment."""
         return self._counters[_WRITTEN] != self._cursor
 
     def read(self) -> memoryview | None:
-        """The next record where it lies in the ring, or None. Good until `release`."""
+        """Returns a view of the next record in the ring, or None. Valid until `release`."""
         while True:
             cursor = self._cursor
             if cursor == self._seen and not self._look():
@@ -210,7 +210,7 @@ class Ring:
                 return done
 
     def _look(self) -> bool:
-        """See what was written since. The counter is the writer's word for it, and is not trusted blindly."""
+        """Read the writer's counter; raises `TransportError` if its value is impossible."""
         written = self._counters[_WRITTEN]
         if written == self._seen:
             return False
@@ -223,7 +223,7 @@ class Ring:
         return True
 
     def _gather(self, body: memoryview, whole: int, start: int) -> memoryview | None:
-        """Put a fragment to those before. What is allocated grows with what came, not with what was announced."""
+        """Append a fragment to those before. Memory grows with the bytes received, not with the announced length."""
         if self._gathered is None:
             self._gathered, self._whole = bytearray(), whole
         if whole != self._whole or start != len(self._gathered) or not 0 < len(body) <= whole - start:
@@ -238,13 +238,13 @@ class Ring:
         return done
 
     def release(self) -> None:
-        """Give back the space of all that was read: views of it must not be used any more."""
+        """Give back the space of all records read; views of them must not be used any more."""
         if self._released != self._cursor:
             self._released = self._cursor
             self._counters[_GIVEN_BACK] = self._cursor
 
     def close(self) -> None:
-        """Let go of the memory. Not possible while someone looks at a record; then it goes with that last look."""
+        """Release the memory. If views of a record still exist, it is freed with the last of them."""
         for view in (self._counters, self._words, self._data):
             try:
                 view.release()
@@ -253,7 +253,7 @@ class Ring:
 
 
 def size_of(parts: Sequence[Part]) -> int:
-    """How many bytes the parts have together."""
+    """Returns the total number of bytes of the parts."""
     size = 0
     for part in parts:
         size += len(part) if isinstance(part, bytes) else part.nbytes
@@ -261,7 +261,7 @@ def size_of(parts: Sequence[Part]) -> int:
 
 
 def flat(part: Part) -> memoryview:
-    """The bytes of a part one after the other; without a copy where they lie so."""
+    """Returns the bytes of a part, contiguous; without a copy if they already are."""
     if isinstance(part, np.ndarray):
         return np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
     view = memoryview(part)
@@ -269,5 +269,5 @@ def flat(part: Part) -> memoryview:
 
 
 def copied(part: Part) -> bytes:
-    """The bytes of a part one after the other; always a copy, and only one."""
+    """Returns the bytes of a part, contiguous; always one copy."""
     return part.tobytes() if isinstance(part, np.ndarray) else bytes(flat(part))

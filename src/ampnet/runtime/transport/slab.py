@@ -1,4 +1,4 @@
-"""Slab: shared memory in which rows of a slice are read where they lie. Only their header goes through the ring.
+"""Slab: shared memory in which rows of a slice are read in place. Only their header goes through the ring.
 
     sender    rows ──one copy──> [ line | rows of 1 | line | rows of 2 | line | rows of 3 |          ]
                                           ^                      ^ given back                ^ next
@@ -7,13 +7,13 @@
 
 There is one slab for each way from one party to another, made before the processes fork. A block is one line of 64
 bytes (how many bytes of rows, whether they are in use) and the rows. The sender takes the next gap that is large
-enough, and looks for it from the start again once it has passed `FRESH`: so a slab touches, and keeps in the caches,
-little more memory than is in use. Where there is no gap the rows go through the ring, and are counted in `overflows`:
-nobody ever waits for a slab, so none can be the cause of a deadlock.
+enough, and starts again from the beginning once it has passed `FRESH`: so a slab touches, and keeps in the caches,
+little more memory than is in use. If there is no gap the rows go through the ring, and are counted in `overflows`: no
+process ever waits for a slab, so a slab cannot cause a deadlock.
 
 **Giving back** takes no call. The tensor keeps a NumPy array alive, and so do all views of it and whatever else shares
 its storage; a weak reference to the array clears the word "in use" when the array goes. x86 does not move a store
-before earlier loads: nobody can still read rows of a block that is seen to be free.
+before earlier loads: once a block is seen to be free, its rows are not read any more.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class Slab:
 
     def __init__(self, memory: memoryview) -> None:
         self.capacity = len(memory)
-        self._bytes = np.frombuffer(memory, np.uint8)  # and no view: what lies in it keeps the memory from being closed
+        self._bytes = np.frombuffer(memory, np.uint8)  # and no view: tensors in it keep the memory from being closed
         self._words = memory.cast("q")
         self._taken: list[tuple[int, int]] = []
         self._next = 0
         self._held: dict[int, ref[NDArray[Any]]] = {}
         self._pid = 0
         self.overflows = 0
-        """How often there was no room."""
+        """The number of times there was no room."""
 
     # The sender's side.
 
     def claim(self, size: int) -> int:
-        """A place for ``size`` bytes of rows, or 0 where there is no room now. It is taken by `write`."""
+        """Returns an offset with room for ``size`` bytes of rows, or 0 if there is none now. `write` takes it."""
         words, need = self._words, (size + 2 * LINE - 1) & -LINE
         taken = self._taken = [block for block in self._taken if words[(block[0] >> 3) + 1]]
         for at in (self._next if self._next < FRESH else 0, 0):
@@ -70,7 +70,7 @@ class Slab:
         return 0
 
     def write(self, place: int, rows: NDArray[Any]) -> None:
-        """Copy rows to the place that was claimed for them."""
+        """Copy rows to the offset that was claimed for them."""
         at, size = place - LINE, rows.nbytes
         np.ndarray(rows.shape, rows.dtype, self._bytes, place)[...] = rows
         self._words[at >> 3], self._words[(at >> 3) + 1] = size, 1
@@ -80,7 +80,8 @@ class Slab:
     # The receiver's side.
 
     def look(self, place: int, shape: tuple[int, ...], coded: Coded, size: int) -> Tensor:
-        """The ``size`` bytes of rows at a place. The sender leaves them alone until no tensor over them is left."""
+        """Returns the ``size`` bytes of rows at an offset. The sender does not reuse them while a tensor over them
+        exists."""
         word = (place - LINE) >> 3
         if place % LINE or not LINE <= place <= self.capacity - size or self._words[word] != size:
             raise TransportError(f"{size} bytes of rows at {place} of a slab of {self.capacity}: no block is there")
@@ -94,17 +95,17 @@ class Slab:
 
     def _give_back(self, place: int, _: object) -> None:
         del self._held[place]
-        if os.getpid() == self._pid:  # not in a child that was forked meanwhile
+        if os.getpid() == self._pid:  # not in a forked child
             try:
                 self._words[((place - LINE) >> 3) + 1] = 0
             except ValueError:  # the mesh was closed before
                 return
 
     def held(self) -> int:
-        """How many blocks are in use here."""
+        """Returns the number of blocks in use here."""
         return len(self._held)
 
     def close(self) -> None:
-        """Let go of the memory. Where a tensor lies in it, it goes with that tensor."""
+        """Release the memory. If a tensor is in it, it is freed with that tensor."""
         self._words.release()
         self._bytes = self._bytes[:0].copy()

@@ -4,15 +4,15 @@
     Note    [ kind size n note-kind text-size arrays | for each array: of-torch? dtype dimensions shape | checksum |
               text: JSON [data, names] | pad | array | pad | array ...                                         ]
     Slice   [ kind size n era wave crossing round direction digest dtype | place dimensions shape left-out | checksum |
-              pad | rows; nothing where they have a place in the slab, or where dtype is 0: none                ]
+              pad | rows; nothing if they have a place in the slab, or if dtype is 0: none                      ]
 
 A word is an int64. Rows and arrays begin at a multiple of 64, as the record does. They are copied twice: by the sender
-from where they lie into the ring, by the receiver out of the ring into memory of its own. Large rows of a slice are
-copied once, into a slab (`ampnet.runtime.transport.slab`), and the record says where they are.
+into the ring, by the receiver out of the ring into its own memory. Large rows of a slice are copied once, into a slab
+(`ampnet.runtime.transport.slab`), and the record holds their place.
 
-**Nothing that is read is believed.** All sizes follow from the words; they must add up to the size of the record to
-the byte, before anything is looked at or allocated. The words carry a checksum: a record that was torn or overwritten
-is not taken for another one. What is wrong is said in a `TransportError`.
+**Everything read is validated.** All sizes follow from the words; they must add up exactly to the size of the record,
+before anything is read or allocated. The words carry a checksum: a record that was torn or overwritten is not mistaken
+for another one. Faults raise `TransportError`.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def _tail(further: int) -> Struct:
 
 
 def encode(frame: Frame, slab: Slab | None = None) -> Record:
-    """The frame as a record. It refers to the arrays of the frame and does not copy them; but large rows of a slice are
+    """Returns the frame as a record, which refers to the frame's arrays without a copy. Large rows of a slice are
     written to the slab, if it has room.
     """
     return _encode_slice(frame, slab) if isinstance(frame, Slice) else _encode_note(frame)
 
 
 def _sealed(size: int, *words: int) -> bytes:
-    """The words and their checksum. ``words`` begins with the kind; the sizes are put in here."""
+    """Returns the words and their checksum. ``words`` begins with the kind; the sizes are added here."""
     further = len(words) + 2 - _WORDS
     try:
         head = _head(further).pack(words[0], size, further, *words[1:])
@@ -124,7 +124,7 @@ def _encode_note(note: Note) -> Record:
 
 
 def decode(record: memoryview, slab: Slab | None = None) -> Frame:
-    """The frame. Its arrays are copied out of the record; rows in the slab stay there."""
+    """Returns the frame of a record. Its arrays are copied out of the record; rows in the slab stay there."""
     size = len(record)
     if size < 8 * (_WORDS + 1):
         raise TransportError(f"a record of {size} bytes is too short: its words alone take {8 * (_WORDS + 1)}")
@@ -146,18 +146,18 @@ def decode(record: memoryview, slab: Slab | None = None) -> Frame:
 
 
 def _nbytes(shape: tuple[int, ...], coded: Coded, most: int) -> int:
-    """The bytes of an array of this shape, where they are no more than ``most``."""
+    """Returns the bytes of an array of this shape; raises `TransportError` if they exceed ``most``."""
     if len(shape) > _MOST_DIMENSIONS or (shape and min(shape) < 0):
         raise TransportError(f"an array of shape {shape}")
     size = math.prod(shape) * coded.array.itemsize
-    # What has no row takes no byte, however long a row; but torch and NumPy refuse a stride that is no int64.
+    # An array without rows takes no bytes, however long a row; but torch and NumPy refuse a stride beyond int64.
     if size > most or (not size and math.prod(n or 1 for n in shape) * coded.array.itemsize > _MOST):
         raise TransportError(f"an array of shape {shape} of {coded.dtype}, and the record has {most} bytes")
     return size
 
 
 def _tensor(shape: tuple[int, ...], coded: Coded, record: memoryview, place: int) -> Tensor:
-    """A tensor of its own of what lies there. NumPy copies memory faster than torch, on one thread."""
+    """Copy a tensor out of the record. NumPy copies memory faster than torch, on one thread."""
     out = torch.from_numpy(np.ndarray(shape, coded.array, record, place).copy())
     return out if coded.native else out.view(coded.dtype)
 

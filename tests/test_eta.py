@@ -6,8 +6,8 @@ from math import nan
 
 import pytest
 
-from ampnet.cli.eta import Eta, clock_text
 from ampnet.controller import Progress
+from ampnet.eta import Eta, clock_text
 from ampnet.fitting import EpochRecord
 
 
@@ -53,7 +53,8 @@ def test_the_last_epoch_is_the_end_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0:00"), (9, "0:09"), (59.6, "1:00"), (760, "12:40"), (11_100, "3:05:00")]
+    ("seconds", "text"),
+    [(0.4, "0:00"), (9, "0:09"), (59.6, "1:00"), (760, "12:40"), (3599.6, "1:00:00"), (11_100, "3:05:00")],
 )
 def test_a_duration_in_words(seconds: float, text: str) -> None:
     assert clock_text(seconds) == text
