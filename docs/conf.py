@@ -170,7 +170,7 @@ def _in_list(above: list[str]) -> bool:
 def write_front_page() -> None:
     """The README, its links seen from this folder; those that lead out of it become their texts."""
     text = (HERE.parent / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    text = re.sub(r"\[([^\]]+)\]\((?:examples|CHANGELOG|CONTRIBUTING|CITATION)[^)]*\)", r"`\1`", text)
+    text = re.sub(r"\[([^\]]+)\]\((?:examples|src|CHANGELOG|CONTRIBUTING|CITATION)[^)]*\)", r"`\1`", text)
     (HERE / "api" / "readme.md").write_text(text, encoding="utf-8")
 
 
