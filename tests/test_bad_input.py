@@ -259,7 +259,7 @@ def test_a_token_out_of_range_names_its_instance() -> None:
         rnn.build(4),
         instances,
         NodeError,
-        r"node 'embedding' failed in forward at \(instance=4, t=0.*14 entries",
+        r"node 'embedding' failed in forward at \(instance=4, t=0.*index 14 is out of range",
         max_active_keys=9,
     )
 

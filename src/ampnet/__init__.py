@@ -3,9 +3,9 @@
 A model is a static graph of IR nodes; training sends messages through the graph, forward and backward, from many
 instances at once. See README.md for a first model and docs/design.md for how it works.
 
-``import ampnet`` imports nothing else: a public name, or a submodule, is imported when it is first used (PEP 562), so
-that ``ampnet --help`` need not wait for torch. A new public name has one line in ``_HOME`` and one under
-``TYPE_CHECKING``; a test compares the two.
+``import ampnet`` imports nothing else: a public name or a submodule is imported at its first use (PEP 562), so that
+``ampnet --help`` does not wait for torch. A new public name has one line in ``_HOME`` and one under ``TYPE_CHECKING``;
+a test compares the two.
 """
 
 import importlib
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ampnet import lang as lang
     from ampnet import testing as testing
     from ampnet.errors import AmpnetError as AmpnetError
+    from ampnet.errors import CallbackError as CallbackError
     from ampnet.errors import DataError as DataError
     from ampnet.errors import GraphError as GraphError
     from ampnet.errors import LossError as LossError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from ampnet.fitting import Callback as Callback
     from ampnet.fitting import CSVLogger as CSVLogger
     from ampnet.fitting import EarlyStopping as EarlyStopping
+    from ampnet.fitting import FitInterrupted as FitInterrupted
+    from ampnet.fitting import FitResult as FitResult
     from ampnet.fitting import LearningRate as LearningRate
     from ampnet.fitting import TensorBoardLogger as TensorBoardLogger
     from ampnet.fitting import fit as fit
@@ -64,9 +67,12 @@ _HOME = {
     "BestWeights": "fitting",
     "CSVLogger": "fitting",
     "Callback": "fitting",
+    "CallbackError": "errors",
     "DataError": "errors",
     "EarlyStopping": "fitting",
     "Edges": "lang",
+    "FitInterrupted": "fitting",
+    "FitResult": "fitting",
     "Graph": "graph",
     "GraphError": "errors",
     "Inline": "runtime.inline",

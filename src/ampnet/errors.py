@@ -1,4 +1,4 @@
-"""The errors of the package: few, named, and each says what was seen, where, and what to do about it."""
+"""The exceptions of the package. Each message names what was found, where, and the remedy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ if TYPE_CHECKING:
     from ampnet.state import States
 
 
+def a(noun: str) -> str:
+    """Returns the noun with its article: ``an Adam``, ``a list``."""
+    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
+
+
 def nearest(given: str, known: Iterable[str]) -> str:
-    """The remedy for a name that is not known: ``did you mean 'cell'?``, or the list of those that are."""
+    """Returns the remedy for an unknown name: ``did you mean 'cell'?``, or the list of known names."""
     names = list(known)
     near = get_close_matches(given, names, n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names)}"
 
 
 class AmpnetError(Exception):
-    """Base of every error raised on purpose by this package."""
+    """Base class of the package's own exceptions."""
 
 
 class GraphError(AmpnetError):
@@ -35,7 +40,7 @@ class GraphError(AmpnetError):
 
 
 class ModelError(AmpnetError):
-    """A model cannot be run as it is written. Raised before anything runs; ``line`` is the line that is at fault."""
+    """A model cannot be compiled or run as written. Raised before anything runs; ``line`` is the faulty line."""
 
     def __init__(self, fault: str, line: Line | None = None) -> None:
         self.fault, self.line = fault, line
@@ -43,7 +48,7 @@ class ModelError(AmpnetError):
 
 
 class StateError(AmpnetError):
-    """A state, or a key made of it, is not what it must be (unknown field, negative, too large, used twice)."""
+    """A state, or a key made of it, is invalid (unknown field, negative, too large, used twice)."""
 
 
 class NoSuchField(StateError, AttributeError):
@@ -67,10 +72,10 @@ class DataError(AmpnetError):
 
 
 class NodeError(AmpnetError):
-    """Something failed inside a node during a run. Raised once, in the caller; ``__cause__`` is the original error.
+    """An error inside a node during a run. Raised once, in the caller; ``__cause__`` is the original error.
 
-    ``node``, ``direction`` ("forward", "backward", "update"), ``states`` (of the messages handed to the node, or of
-    the culprit alone where it could be singled out) and ``worker`` say where.
+    ``node``, ``direction`` ("forward", "backward", "update"), ``states`` (of the messages passed to the node, or of the
+    faulty one alone if it is known) and ``worker`` say where.
     """
 
     def __init__(self, node: str, direction: str, states: States | None, worker: str, cause: BaseException) -> None:
@@ -82,7 +87,7 @@ class NodeError(AmpnetError):
 
 
 class StallError(AmpnetError):
-    """Nothing can move although instances are in flight. Lists who waits for what."""
+    """Nothing can move although instances are in flight. The message lists what each node or worker waits for."""
 
     def __init__(self, in_flight: Sequence[int], waits: Sequence[str]) -> None:
         self.in_flight, self.waits = tuple(in_flight), tuple(waits)
@@ -96,11 +101,11 @@ class StallError(AmpnetError):
 
 
 class PlanError(AmpnetError):
-    """Two workers do not agree on the layout of a wave. Found before any row is used."""
+    """Two workers disagree on the layout of a wave. Raised before any row is used."""
 
 
 class WorkerDied(AmpnetError):
-    """A worker process is gone, or does not answer. ``worker`` names it; the run is over, and so are all workers."""
+    """A worker process is gone, or does not answer. ``worker`` names it; the run and all workers are ended."""
 
     def __init__(self, worker: str, how: str) -> None:
         self.worker, self.how = worker, how
@@ -111,20 +116,20 @@ class WorkerDied(AmpnetError):
 
 
 class CallbackError(AmpnetError):
-    """A callback of `ampnet.fit` raised an exception. Names the callback and its method; the run is over."""
+    """A callback of `ampnet.fit` raised an exception. Names the callback and its method; the run is ended."""
 
 
 class EngineWarning(UserWarning):
-    """A graph cannot be played in waves and is run message by message, which is slower. Says why."""
+    """A graph cannot be played in waves and is run message by message, which is slower. The message says why."""
 
 
 class SlowModuleWarning(UserWarning):
-    """A module that is taken whole is computed one message at a time, which is slow. Says why."""
+    """A module that is one node is computed one message at a time, which is slow. The message says why."""
 
 
 class NotFiniteWarning(UserWarning):
-    """A prediction or a loss is not a finite number, in inference. Says where."""
+    """A prediction or a loss is not a finite number, in inference. The message says where."""
 
 
 class TransportError(AmpnetError):
-    """A frame cannot be sent, or bytes from another process are not what they must be. Says what was wrong."""
+    """A frame cannot be sent, or bytes from another process are invalid. The message says why."""

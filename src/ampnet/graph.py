@@ -2,12 +2,12 @@
 
     graph = Graph("rnn")
     graph.add("linear", Linear(256, 128))
-    graph.connect("concat", "linear")            one port on each side: its name can be left out
+    graph.connect("concat", "linear")            one port on each side: its name can be omitted
     graph.connect("cond.again", "phi.loop")
-    graph.input("tokens", "embedding", fields=("t", "length"))     what the controller pumps
+    graph.input("tokens", "embedding", fields=("t", "length"))     messages that the controller pumps
 
 Every output port leads to one input port and every input port is fed by one output port or one input; to send a value
-to several places use Bcast, to join several ways use Phi. Nothing is checked while wiring: `validate` reports all
+to several places use Bcast, to merge several branches use Phi. Nothing is checked while wiring: `validate` reports all
 faults at once, and every runtime calls it before a run.
 """
 
@@ -26,6 +26,7 @@ from torch import nn
 from ampnet.errors import GraphError
 from ampnet.loops import back_edges, in_order
 from ampnet.nodes.node import Node
+from ampnet.nodes.tied import module_dict
 from ampnet.nodes.transform import Parameterised
 from ampnet.replicas.group import Copy, Replicas
 from ampnet.tile import Tiled, retie, whole_gradients, whole_modules
@@ -33,7 +34,7 @@ from ampnet.tile import Tiled, retie, whole_gradients, whole_modules
 AnyNode = TypeVar("AnyNode", bound=Node)
 
 CONTROLLER = "controller"
-"""The name by which the controller is known as a neighbour of nodes."""
+"""The controller's name as a neighbour of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A place where the controller pumps messages in."""
+    """A port where the controller pumps messages in."""
 
     name: str
     target: str
@@ -57,12 +58,12 @@ class Input:
 
 @dataclass(slots=True)
 class Wiring:
-    """The resolved edges: where each port leads."""
+    """The resolved edges between ports."""
 
     forward: dict[End, End] = field(default_factory=dict)
     """Output port -> input port. The controller's output ports are the inputs, in order."""
     backward: dict[End, End] = field(default_factory=dict)
-    """Input port -> output port: the way of gradients."""
+    """Input port -> output port: the direction of gradients."""
 
 
 class Graph:
@@ -75,20 +76,20 @@ class Graph:
         self.edges: list[tuple[str, str]] = []
         """As given to `connect`."""
         self.runtime: weakref.ref[object] | None = None
-        """The runtime whose nodes these are now; the last one made."""
+        """The runtime that owns the nodes: the last one made."""
         self.notes: dict[str, str] = {}
-        """What drawings say of a node or input besides, by name."""
+        """Further text for drawings, by node or input."""
         self.faults: list[str] = []
-        """Found while wiring; reported by `validate`."""
+        """Faults found while wiring; reported by `validate`."""
         self.tiled: dict[str, Tiled] = {}
-        """The Linears that `tile` has split, by the name they had."""
+        """The Linears that `tile` has split, by their original names."""
         self.replicas: dict[str, Replicas] = {}
-        """The nodes with parameters that `replicate` has copied, by the name they had."""
+        """The nodes with parameters that `replicate` has copied, by their original names."""
         self.copies: dict[str, Copy] = {}
         """Every node that is one of several copies."""
 
     def add(self, name: str, node: AnyNode) -> AnyNode:
-        """Put a node into the graph. Returns it."""
+        """Add a node to the graph. Returns it."""
         if name in self.nodes or name == CONTROLLER or "." in name or not name:
             self.faults.append(f"node name '{name}' is taken, empty, or has a dot in it")
             return node
@@ -101,7 +102,7 @@ class Graph:
         return node
 
     def connect(self, source: str, target: str) -> None:
-        """An edge from an output port to an input port: ``"node.port"``, or ``"node"`` where it has only one."""
+        """Add an edge from an output port to an input port: ``"node.port"``, or ``"node"`` if it has only one."""
         self.edges.append((source, target))
 
     def chain(self, *names: str) -> None:
@@ -110,11 +111,12 @@ class Graph:
             self.connect(source, target)
 
     def input(self, name: str, target: str, fields: Sequence[str] = ()) -> None:
-        """Messages called ``name`` in an `Instance` are pumped into this port. ``fields``: besides ``instance``."""
+        """Declare an input: messages ``name`` of an `Instance` are pumped into this port. ``fields``: besides
+        ``instance``."""
         self.inputs.append(Input(name, target, tuple(fields)))
 
     def resolve(self) -> tuple[Wiring, list[str]]:
-        """The edges by port number, and the faults found on the way."""
+        """Returns the edges by port number, and the faults found."""
         wiring, faults = Wiring(), list(self.faults)
         names = [i.name for i in self.inputs]
         for name in sorted({n for n in names if names.count(n) > 1}):
@@ -159,7 +161,7 @@ class Graph:
         return End(name, ports.index(port))
 
     def show(self, end: End, side: str) -> str:
-        """An end of an edge in words."""
+        """Describes an end of an edge, for error messages."""
         if end.node == CONTROLLER:
             return f"the input '{self.inputs[end.port].name}'"
         node = self.nodes[end.node]
@@ -170,7 +172,7 @@ class Graph:
         """Check the whole graph; raise `GraphError` with every fault, or return the wiring."""
         from ampnet.validate import validate
 
-        retie(self)  # the model may have been moved or cast behind its back
+        retie(self)  # the model may have been moved or cast without the graph
         self._follow()
         return validate(self)
 
@@ -180,7 +182,7 @@ class Graph:
 
     @property
     def prediction(self) -> Graph:
-        """The graph of what the model returns, for `Runtime.predict`. Only graphs of compiled models have one."""
+        """The graph that computes what the model returns, for `Runtime.predict`. Only compiled models have one."""
         raise GraphError(
             [
                 f"'{self.name}' was wired by hand, so there is no forward whose results could be predicted. Remedy: "
@@ -189,18 +191,18 @@ class Graph:
         )
 
     def order(self) -> list[str]:
-        """Node names in topological order, loops cut where they close."""
+        """Returns node names in topological order, without the edges that close loops."""
         wiring, _ = self.resolve()
         return in_order(self.nodes, wiring.forward, back_edges(self.nodes, wiring.forward))
 
     def parameterised(self) -> dict[str, Parameterised]:
-        """The nodes with parameters, by name."""
+        """Returns the nodes with parameters, by name."""
         return {name: node for name, node in self.nodes.items() if isinstance(node, Parameterised)}
 
     def module(self) -> nn.ModuleDict:
-        """All parameters as one torch module: ``state_dict()`` and ``load_state_dict()`` as usual.
+        """Returns all parameters as one torch module, for ``state_dict()`` and ``load_state_dict()``.
 
-        Of replicas it has the first, under the name of all: they are equal between runs, and a run starts with the
+        Of replicas it has the first, under their common name: they are equal between runs, and a run starts with the
         first one's weights.
         """
         modules = {
@@ -208,10 +210,10 @@ class Graph:
             for name, node in self.parameterised().items()
             if name not in self.copies or self.copies[name].number == 0
         }
-        return nn.ModuleDict(whole_modules(self, modules))
+        return module_dict(whole_modules(self, modules))
 
     def to(self, *args: Any, **kwargs: Any) -> Graph:
-        """Move or cast all parameters, as `torch.nn.Module.to` does. Not while a run is going on."""
+        """Move or cast all parameters, as `torch.nn.Module.to` does. Must not be called during a run."""
         for node in self.parameterised().values():
             node.module.to(*args, **kwargs)
             node.updater.rebind()
@@ -220,7 +222,7 @@ class Graph:
         return self
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The sums of gradients not yet applied, by ``node.parameter``; of replicas, those of all together."""
+        """Returns the sums of gradients not yet applied, by ``node.parameter``; summed over replicas."""
         out: dict[str, torch.Tensor] = {}
         for name, node in self.parameterised().items():
             for parameter, total in zip(node.parameters, node.updater.sums, strict=True):
@@ -229,11 +231,11 @@ class Graph:
         return whole_gradients(self, out)
 
     def called(self, name: str) -> str:
-        """What a node is a replica of; itself if it is none."""
+        """Returns the original name of a replica; the name itself for any other node."""
         return self.copies[name].of if name in self.copies else name
 
     def held(self) -> dict[str, int]:
-        """What the caches of all nodes hold, by ``node.cache``; empty when nothing is in flight."""
+        """Returns the sizes of all non-empty caches, by ``node.cache``; empty when nothing is in flight."""
         return {
             f"{name}.{cache}": count
             for name, node in self.nodes.items()
@@ -242,7 +244,7 @@ class Graph:
         }
 
     def read(self, source: Any) -> Iterable[Any]:
-        """What a runtime was given to pump, as instances; a compiled graph makes them from samples of a data set."""
+        """Returns the source as instances; a compiled graph builds them from samples of a data set."""
         return source  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
@@ -254,19 +256,19 @@ class Graph:
         )
 
     def _repr_svg_(self) -> str:
-        """The picture, in a notebook."""
+        """Returns the picture, for notebooks."""
         from ampnet.draw import svg
 
         return svg(self)
 
     def mermaid(self) -> str:
-        """The graph as Mermaid text."""
+        """Returns the graph as Mermaid text."""
         from ampnet.draw import mermaid
 
         return mermaid(self)
 
     def draw(self, path: str | Path | None = None, *, marks: Mapping[str, float] | None = None) -> str:
-        """The graph as a picture (``.svg``, ``.png``, ``.pdf`` or ``.mmd``, by the ending of ``path``).
+        """Draw the graph (``.svg``, ``.png``, ``.pdf`` or ``.mmd``, by the suffix of ``path``).
 
         Returns the Mermaid text, and writes nothing if no path is given. ``marks`` colours nodes by a share from 0 to
         1.

@@ -1,7 +1,7 @@
-"""Instance: what the controller pumps for one training or inference example.
+"""Instance: the messages that the controller pumps for one training or inference example.
 
-For each input of the graph that concerns it, an instance has messages: payload rows and the state fields that place
-them (all but ``instance``, which the controller fills in). It may also bring a `Structure`.
+For each input of the graph that it uses, an instance has messages: payload rows and their state fields (all but
+``instance``, which the controller fills in). It may also have a `Structure`.
 
     Instance({
         "tokens": feed(tokens, t=np.arange(9), length=9),     nine messages
@@ -34,7 +34,7 @@ class Feed:
     payload: Tensor | None
     fields: tuple[str, ...]
     columns: Ints
-    """``[1 + fields, messages]``: row 0 is left free for the instance's number."""
+    """``[1 + fields, messages]``: row 0 is reserved for the instance's number."""
     offsets: Ints | None = None
 
     def __len__(self) -> int:
@@ -45,17 +45,17 @@ class Feed:
         return len(self) if self.offsets is None else int(self.offsets[-1])
 
     def row_counts(self) -> Ints:
-        """How many rows each message has."""
+        """Returns the number of rows of each message."""
         return row_counts(self.offsets, len(self))
 
 
 def feed(
     payload: Tensor | None, *, offsets: ArrayLike | None = None, messages: int | None = None, **fields: ArrayLike
 ) -> Feed:
-    """Messages for one input. A field is a number for all messages, or one number for each.
+    """Build the messages for one input. A field is a number for all messages, or one number for each.
 
-    One row a message, unless ``offsets`` says otherwise; ``messages=1`` puts all rows into one message.
-    A payload of None (a label that is not known, in inference) needs ``messages``.
+    Each message has one row unless ``offsets`` are given; ``messages=1`` puts all rows into one message.
+    A payload of None (an unknown label, in inference) needs ``messages``.
     """
     if "instance" in fields:
         raise StateError("the field 'instance' is the controller's to fill in")
@@ -76,7 +76,7 @@ def feed(
     if not whole:
         raise PayloadError(f"offsets must rise from 0 to the {rows} rows of the payload")
     if starts is not None and rows == count and (np.diff(starts) == 1).all():
-        starts = None  # a row a message: the short form, which the inner loops are quickest at
+        starts = None  # one row per message: the short form, which is the fastest in inner loops
     columns = np.zeros((1 + len(fields), count), dtype=np.int64)
     for i, (name, value) in enumerate(fields.items(), start=1):
         array = np.asarray(value)
@@ -95,9 +95,9 @@ class Instance:
     feeds: Mapping[str, Feed]
     structure: Structure | None = None
     records: int = 1
-    """How many examples it stands for (a bucket of 100 sequences counts 100), for throughput."""
+    """The number of examples it stands for (a bucket of 100 sequences counts 100), for throughput."""
     results: int | None = None
-    """How many results it is over after, in inference; default: as many as label messages. More are dropped."""
+    """The number of results that complete it, in inference; default: the number of label messages. More are dropped."""
     _memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Instance:
         return f"Instance({', '.join(told)})"
 
     def digest(self) -> bytes:
-        """Equal for instances of equal states and structure, whatever their payloads."""
+        """Returns a digest of states and structure; payloads do not count."""
         known: bytes | None = self._memo.get("digest")
         if known is None:
             made = hashlib.blake2b(digest_size=16)
@@ -148,25 +148,25 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Instances to be pumped one after the other: an epoch of training, or a validation set."""
+    """A sequence of instances to pump: an epoch of training, or a validation set."""
 
     instances: Iterable[Instance]
     train: bool = True
     name: str = "train"
     keep_predictions: bool = False
-    """Collect what Loss nodes report in inference, per instance, in `StreamStats.predictions`."""
+    """Whether to collect the reports of Loss nodes in inference, per instance, in `StreamStats.predictions`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StreamStats:
-    """What came of a stream, once its last instance has retired."""
+    """The statistics of a stream, after its last instance has retired."""
 
     name: str
     """The stream's name."""
     train: bool
     """Whether it was training."""
     instances: int
-    """Instances retired."""
+    """The number of instances retired."""
     records: int
     """Examples in them."""
     loss: float
@@ -176,10 +176,11 @@ class StreamStats:
     seconds: float
     """From its first pump to its last retirement."""
     skipped: int
-    """Messages whose loss (in training, also the payload of whose instance) was not finite: in training their gradient
-    was left out, in inference they are not in the means. And instances of which only a gradient was not finite."""
+    """The number of messages whose loss (in training, also whose instance's payload) was not finite: in training their
+    gradient was skipped, in inference they are not in the means. Also counts instances with only a gradient that was
+    not finite."""
     complete: bool = True
-    """False where the run was stopped before all its instances were pumped."""
+    """False if the run was stopped before all its instances were pumped."""
     predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
     """By position in the stream: (Loss node, state, prediction rows) of each result."""
     losses: dict[str, float] = field(default_factory=dict)
@@ -197,9 +198,9 @@ class StreamStats:
 
 
 def merge_feeds(numbers: list[int], feeds: list[Feed], train: bool) -> list[Messages]:
-    """The messages of several instances for one input, with their instance numbers filled in, as one batch.
+    """Returns the messages of several instances for one input as one batch, with the instance numbers filled in.
 
-    Feeds without a payload make a batch of their own.
+    Feeds without a payload form a separate batch.
     """
     if not feeds:
         return []

@@ -1,12 +1,11 @@
-"""Keys: the part of a state that a node caches under, packed into one int64 so that a plain dict can find it.
+"""Keys: the fields of a state that index a node's cache, packed into one int64 for use in a plain dict.
 
-A node must never mistake one live message for another, so packing is exact: each key field gets its own bits of a
-63-bit word. Widths are not guessed once and for all: a packer starts narrow and **widens** a field when a larger
-value comes by, re-keying what is stored (`Holder`). Only when the values really need more than 63 bits, or
-one is negative, is there no honest key, and that is an error.
+A node must never confuse two live messages, so packing is exact: each key field gets its own bits of a 63-bit word.
+Widths are not fixed: a packer starts narrow and **widens** a field when a larger value occurs, and re-keys the stored
+entries (`Holder`). If the values need more than 63 bits, or one is negative, no exact key exists: `StateError`.
 
-Nodes that key on the same fields share one `Layout` of bits, so the keys of a batch are packed once and remembered with
-its states while the batch runs from node to node.
+Nodes that key on the same fields share one `Layout` of bits, so the keys of a batch are packed once and cached with its
+states while the batch passes from node to node.
 
     field      instance                t                  edge
     bits    |<------- 24 ------->|<--- 8 --->|<----- 10 ----->|      widths as of now; all of them may grow
@@ -30,17 +29,17 @@ WORD = 63
 
 
 class Holder(Protocol):
-    """Whoever stores keys."""
+    """An object that stores keys."""
 
     def live_keys(self) -> Ints:
-        """All keys stored now."""
+        """Returns all stored keys."""
 
     def rekey(self, rekey: Callable[[Ints], Ints]) -> None:
-        """The layout has changed: store ``rekey(keys)`` instead."""
+        """Replace the stored keys by ``rekey(keys)``: the layout has changed."""
 
 
 class Layout:
-    """How the fields of a key are laid out in its bits, as of now."""
+    """The current bits of each field in a key."""
 
     def __init__(self, fields: tuple[str, ...]) -> None:
         self.fields = fields
@@ -59,7 +58,7 @@ class Layout:
         n = columns.shape[1]
         if n == 0:
             return np.zeros(0, dtype=np.int64)
-        if n == 1:  # plain integers are quicker than arrays of one
+        if n == 1:  # plain integers are faster than arrays of one
             key = 0
             for value, bits, shift in zip(columns[:, 0].tolist(), self.bits, self.shifts, strict=True):
                 if value >> bits:
@@ -92,7 +91,7 @@ class Layout:
                 )
         need = [max(bits, value.bit_length()) for bits, value in zip(self.bits, used, strict=True)]
         if sum(need) > WORD:
-            # Give back the headroom that was given before: what counts is what is live.
+            # Drop the earlier headroom: only live values count.
             live = [np.zeros((len(self.fields), 1), dtype=np.int64), columns]
             live += [self.unpack(holder.live_keys()) for packer in self.users for holder in packer.holders]
             need = [max(1, int(column.max()).bit_length()) for column in np.concatenate(live, axis=1)]
@@ -134,7 +133,7 @@ def _layout(fields: tuple[str, ...]) -> Layout:
 class Packer:
     """Packs chosen fields of `States` into int64 keys, without collision.
 
-    ``fields=None`` keys on every field of the states it first sees. Whoever stores keys is among its ``holders``.
+    ``fields=None`` keys on every field of the first states. Objects that store keys are in its ``holders``.
     """
 
     def __init__(self, fields: Sequence[str] | None = None) -> None:
@@ -145,13 +144,13 @@ class Packer:
         self._layout: Layout | None = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> Packer:
-        """A packer of the same fields, for the copies of its holders. What has been laid out stays shared."""
+        """Returns a packer of the same fields, for the copies of its holders. The layout stays shared."""
         twin = memo[id(self)] = Packer(self.fields)
         twin.holders = copy.deepcopy(self.holders, memo)
         return twin
 
     def pack(self, states: States) -> Ints:
-        """One key per state. Raises `StateError` where no collision-free key exists."""
+        """Returns one key per state. Raises `StateError` if no collision-free key exists."""
         if states.fields is not self._seen:
             self._meet(states.fields)
         layout = self._layout
@@ -164,7 +163,7 @@ class Packer:
         return keys
 
     def unpack(self, keys: Ints) -> States:
-        """The fields that these keys were made of."""
+        """Returns the fields of these keys."""
         assert self._layout is not None
         return States.trusted(self._layout.fields, self._layout.unpack(keys))
 
@@ -182,7 +181,7 @@ class Packer:
         if fields != self.fields:
             rows = [fields.index(f) for f in self.fields]
             run = list(range(rows[0], rows[0] + len(rows))) if rows else []
-            # Neighbouring fields are a view of the columns; only others have to be copied together.
+            # Adjacent fields are a view of the columns; others must be copied.
             self._rows = slice(rows[0], rows[0] + len(rows)) if rows and rows == run else rows
         if self._layout is None:
             self._layout = _layout(self.fields)

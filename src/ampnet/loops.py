@@ -1,11 +1,11 @@
-"""Loops: which edges of a graph close one, and the order of its nodes once those are cut.
+"""Loops: finds the edges of a graph that close loops, and the topological order of its nodes without them.
 
-A loop is entered through a Phi, so it is cut there: at the edges that lead from inside of the loop into a Phi that is
-also fed from outside of it. Cutting an outer loop leaves the inner ones with an outside, so nested loops come apart
-one by one. What no Phi explains is cut where a walk from the inputs meets its own path.
+A loop is entered through a Phi, so it is cut there: at the edges that lead from inside the loop into a Phi that is also
+fed from outside it. Cutting an outer loop exposes the inner ones, so nested loops are cut one by one. Remaining loops
+are cut where a depth-first walk from the inputs returns to its own path.
 
     x ──> phi ──> linear ──> cond ──> loss           cut: cond.again ──> phi.loop
-           ^                  |                      order: phi, linear, cond, loss, whatever was declared first
+           ^                  |                      order: phi, linear, cond, loss, in any order of declaration
            └───── again ──────┘
 """
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def back_edges(nodes: Mapping[str, Node], forward: Mapping[End, End]) -> set[End]:
-    """The output ports whose edges close a loop. ``forward``: from output to input ports, the controller's included."""
+    """Returns the output ports whose edges close a loop. ``forward``: from output to input ports, also the
+    controller's."""
     live = {source: target for source, target in forward.items() if source.node in nodes}
     feeds: dict[str, int] = {}
     for target in forward.values():
@@ -46,7 +47,7 @@ def back_edges(nodes: Mapping[str, Node], forward: Mapping[End, End]) -> set[End
 
 
 def in_order(nodes: Collection[str], forward: Mapping[End, End], cut: Collection[End]) -> list[str]:
-    """The nodes so that every edge but those that are cut leads onwards; otherwise as they were declared."""
+    """Returns the nodes in topological order without the cut edges; ties are in the order of declaration."""
     before: dict[str, set[str]] = {name: set() for name in nodes}
     for source, target in forward.items():
         if source not in cut and source.node in before:
@@ -63,7 +64,7 @@ def in_order(nodes: Collection[str], forward: Mapping[End, End], cut: Collection
 
 
 def _reached(start: str, nodes: Mapping[str, Node], edges: Mapping[End, End]) -> set[End]:
-    """The output ports by which a message that comes to a node may leave it, or any node after it."""
+    """Returns the output ports that a message at a node may reach: of this node, or of any node after it."""
     leaving: dict[str, list[End]] = {}
     for source in edges:
         leaving.setdefault(source.node, []).append(source)
@@ -82,7 +83,7 @@ def _reached(start: str, nodes: Mapping[str, Node], edges: Mapping[End, End]) ->
 
 
 def _met_again(nodes: Mapping[str, Node], edges: Mapping[End, End]) -> set[End]:
-    """The edges on which a depth-first walk comes back to a node of its own path."""
+    """Returns the edges on which a depth-first walk returns to its own path."""
     after: dict[str, list[End]] = {name: [] for name in nodes}
     for source in edges:
         after[source.node].append(source)

@@ -1,12 +1,11 @@
-"""Messages: a batch of payloads and their states, on their way along one edge of the graph.
+"""Messages: a batch of payloads and their states, sent along one edge of the graph.
 
     states    (instance=4, t=0)   (instance=4, t=1)   (instance=9, t=0)
     payload   [ row 0 ........ ]  [ row 1 ........ ]  [ row 2 ........ ]        offsets = None: a row a message
     payload   [ rows 0 1 2 ... ]  [ row 3 ........ ]  [ rows 4 5 ..... ]        offsets = [0, 3, 4, 6]
 
-A batch is a performance device and nothing more: every rule of the IR is stated per message, and `split` and `merge`
-are free of meaning. A payload that was sent is never written to again, by anyone; so nodes may pass on, share and
-slice it.
+Batches only improve performance: every rule of the IR is stated per message, and `split` and `merge` do not change the
+meaning. A payload is never written to after it was sent; so nodes may pass on, share and slice it.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from ampnet.state import Column, Ints, States
 
 
 class Messages:
-    """A batch of messages: ``payload`` rows of any trailing shape, ``states``, and ``offsets`` where a message has
+    """A batch of messages: ``payload`` rows of any trailing shape, ``states``, and ``offsets`` if a message has
     several rows.
 
-    A backward payload of ``None`` says "no gradient": the messages only tell that the work behind them is over.
+    A backward payload of ``None`` means "no gradient": the messages only signal that the work after them is complete.
     ``train`` is False for inference: such messages are never recorded and never answered.
     """
 
@@ -47,7 +46,7 @@ class Messages:
 
     @classmethod
     def trusted(cls, payload: Tensor | None, states: States, offsets: Ints | None, train: bool) -> Messages:
-        """The same without the checks, for inner loops."""
+        """Build a batch without the checks, for inner loops."""
         self = cls.__new__(cls)
         self.payload, self.states, self.offsets, self.train = payload, states, offsets, train
         return self
@@ -64,26 +63,26 @@ class Messages:
         return len(self) if self.offsets is None else int(self.offsets[-1])
 
     def row_counts(self) -> Ints:
-        """How many rows each message has."""
+        """Returns the number of rows of each message."""
         return row_counts(self.offsets, len(self))
 
     def with_payload(self, payload: Tensor | None) -> Messages:
-        """The same messages carrying other rows, as many as before."""
+        """Returns the messages with other rows, as many as before."""
         return Messages.trusted(payload, self.states, self.offsets, self.train)
 
     def with_states(self, states: States) -> Messages:
-        """The same payloads under other states."""
+        """Returns the messages with other states."""
         return Messages.trusted(self.payload, states, self.offsets, self.train)
 
     def take(self, index: Column) -> Messages:
-        """The messages at these positions, or where a mask is true."""
+        """Returns the messages at these positions, or where a mask is true."""
         if index.dtype == bool:
             index = np.flatnonzero(index)
         payload, offsets = take_rows(self.payload, self.offsets, index)
         return Messages.trusted(payload, self.states.take(index), offsets, self.train)
 
     def slice(self, start: int, stop: int) -> Messages:
-        """Neighbouring messages, without a copy of their payload."""
+        """Returns a range of messages, without a copy of their payload."""
         states = self.states.slice(start, stop)
         if self.offsets is None:
             payload = None if self.payload is None else self.payload[start:stop]
@@ -93,11 +92,11 @@ class Messages:
         return Messages.trusted(payload, states, self.offsets[start : stop + 1] - first, self.train)
 
     def by(self, choice: Column, ways: int) -> list[tuple[int, Messages]]:
-        """The messages apart by ``choice``, a number below ``ways`` for each: (number, its messages).
+        """Split the messages by ``choice``, a number below ``ways`` for each. Returns pairs (number, its messages).
 
-        The payload is brought into the order of the choice once; each part is a slice of that, in the order of its
-        keys: messages that went one way together forward are then often neighbours again when they come back, and a
-        store finds neighbours without copying them.
+        The payload is sorted by choice once; each part is a slice of it, in the order of its keys. Messages that took
+        the same branch forward are then often adjacent again in the backward pass, and a store takes adjacent rows
+        without a copy.
         """
         counts = np.bincount(choice, minlength=ways).tolist()
         here = [i for i, count in enumerate(counts) if count]
@@ -118,13 +117,13 @@ class Messages:
         return list(zip(here, parts, strict=True))
 
     def split(self, most: int) -> Iterator[Messages]:
-        """The same messages in batches of at most ``most``."""
+        """Yields the messages in batches of at most ``most``."""
         for start in range(0, len(self), most):
             yield self.slice(start, min(start + most, len(self)))
 
     @staticmethod
     def merge(parts: Sequence[Messages]) -> Messages:
-        """Several batches as one, in order. All must be of one kind: training or not, with a payload or not."""
+        """Concatenate batches, in order. All must be of one kind: training or not, with a payload or not."""
         if len(parts) == 1:
             return parts[0]
         states = States.merge([p.states for p in parts])
@@ -132,7 +131,7 @@ class Messages:
 
 
 class Batch(Protocol):
-    """What `merge_payloads` and `merge_offsets` look at: `Messages`, or the feeds that messages are made of."""
+    """The interface that `merge_payloads` and `merge_offsets` read: `Messages`, or feeds."""
 
     @property
     def payload(self) -> Tensor | None: ...
@@ -144,7 +143,7 @@ class Batch(Protocol):
 
 
 def row_counts(offsets: Ints | None, messages: int) -> Ints:
-    """How many rows each message has."""
+    """Returns the number of rows of each message."""
     return np.ones(messages, dtype=np.int64) if offsets is None else offsets[1:] - offsets[:-1]
 
 
@@ -179,21 +178,21 @@ def merge_offsets(parts: Sequence[Batch]) -> Ints | None:
 
 
 def offsets_of(counts: Ints) -> Ints:
-    """Offsets from the number of rows of each message."""
+    """Returns the offsets for the given numbers of rows."""
     out = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=out[1:])
     return out
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
-    """``starts[i], starts[i] + 1, ...`` (``counts[i]`` of them) for every i, one after the other."""
+    """Returns ``starts[i], starts[i] + 1, ...`` (``counts[i]`` of them) for every i, concatenated."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - counts), counts) + np.arange(total)
 
 
 def rows_each(offsets: Ints | None) -> int:
-    """How many rows every message has, where all have as many; 0 where they differ."""
+    """Returns the number of rows of every message; 0 if it differs between messages."""
     if offsets is None:
         return 1
     n = len(offsets) - 1
@@ -208,7 +207,7 @@ def rows_each(offsets: Ints | None) -> int:
 
 
 def consecutive(index: Column) -> bool:
-    """Whether these positions follow one another."""
+    """Whether these positions are consecutive."""
     n = len(index)
     if n == 0 or index[-1] - index[0] != n - 1:
         return False
@@ -216,7 +215,7 @@ def consecutive(index: Column) -> bool:
 
 
 def row_index(offsets: Ints | None, index: Column) -> tuple[Column, Ints | None]:
-    """The rows of the messages at these positions, and the offsets of the messages when only those are kept."""
+    """Returns the row indices of the messages at these positions, and the offsets of those messages alone."""
     if offsets is None:
         return index, None
     starts = offsets[index]
@@ -225,7 +224,7 @@ def row_index(offsets: Ints | None, index: Column) -> tuple[Column, Ints | None]
 
 
 def take_rows(payload: Tensor | None, offsets: Ints | None, index: Column) -> tuple[Tensor | None, Ints | None]:
-    """The rows of the messages at these positions, and their offsets. Neighbours are not copied."""
+    """Returns the rows of the messages at these positions, and their offsets. Adjacent rows are not copied."""
     each = rows_each(offsets)
     if each:
         kept = None if offsets is None else np.arange(len(index) + 1) * each
@@ -237,7 +236,7 @@ def take_rows(payload: Tensor | None, offsets: Ints | None, index: Column) -> tu
 
 
 def _take_blocks(payload: Tensor, each: int, index: Column) -> Tensor:
-    """Blocks of ``each`` rows: one memory copy a block, none at all where the blocks are neighbours."""
+    """Returns blocks of ``each`` rows: one memory copy per block, and none if the blocks are adjacent."""
     if consecutive(index):
         first = int(index[0]) * each
         return payload[first : first + len(index) * each]
@@ -248,7 +247,7 @@ def _take_blocks(payload: Tensor, each: int, index: Column) -> Tensor:
 
 
 def index_tensor(index: Column, like: Tensor) -> Tensor:
-    """A NumPy index as a tensor on the device of ``like``."""
+    """Returns a NumPy index as a tensor on the device of ``like``."""
     index = np.asarray(index)
     if index.dtype != np.int64:
         index = index.astype(np.int64)

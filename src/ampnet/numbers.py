@@ -1,8 +1,7 @@
-"""Numbers: which number an instance gets.
+"""Numbers: assigns numbers to instances.
 
-The number is part of every state, and where instances are shared out among replicas it decides which one gets it:
-instance i goes to replica i modulo n. So whoever numbers instances also shares them out, and the choice is recorded in
-the state by itself, for the way forward and for the way back.
+The number is part of every state, and selects the replica: instance i goes to replica i modulo n. So numbering
+instances also distributes them, and the state records the choice, for the forward and the backward pass.
 
     in flight    replica 1: 0, 2, 4    replica 2: 1            n = 2
     next         3, then 5: odd ones, until both have as many
@@ -15,10 +14,10 @@ from collections.abc import Iterable
 
 
 class Numbers:
-    """0, 1, 2, ... in order, unless replicas are to have equally many instances in flight (``moduli``).
+    """Assigns 0, 1, 2, ... in order, unless replicas must have equally many instances in flight (``moduli``).
 
-    Then it is the smallest unused number of the replica that has the fewest. Where there are replicas in two numbers,
-    n and m, the sum of both counts. ``block``: so many in a row go to the same replica, to travel together.
+    Then it assigns the smallest unused number of the replica with the fewest. With two numbers of replicas, n and m,
+    the sum of both counts decides. ``block``: the number of consecutive instances that go to the same replica.
     """
 
     def __init__(self, moduli: Iterable[int], block: int = 1) -> None:
@@ -29,7 +28,7 @@ class Numbers:
         self._flying = [[0] * n for n in self._moduli]
 
     def take(self) -> int:
-        """A number that was never used."""
+        """Returns an unused number."""
         if not self._left:
             self._best, self._left = self._fewest(), self._block
         self._left -= 1
@@ -40,18 +39,18 @@ class Numbers:
         return number
 
     def _fewest(self) -> int:
-        """Which remainder of the period the next number has."""
+        """Returns the remainder of the next number modulo the period."""
         if self._period == 1:
             return 0
         both = list(zip(self._moduli, self._flying, strict=True))
         return min(range(self._period), key=lambda c: (sum(load[c % n] for n, load in both), self._next[c]))
 
     def clear(self) -> None:
-        """Nothing is in flight any more."""
+        """Reset the counts: nothing is in flight any more."""
         self._flying = [[0] * n for n in self._moduli]
         self._left = 0
 
     def free(self, number: int) -> None:
-        """An instance of this number is not in flight any more."""
+        """Called when the instance of this number is not in flight any more."""
         for n, load in zip(self._moduli, self._flying, strict=True):
             load[number % n] -= 1

@@ -1,31 +1,32 @@
-"""Buffer reuse: finds a loader that writes the next instance into the memory of one that is still in flight.
+"""Buffer reuse: detects a loader that writes the next instance into the memory of one that is still in flight.
 
     yield Instance({"x": feed(buffer), ...})          position 1: payload at address A, checksum c taken
-    buffer.copy_(next row)                            the loader goes on
+    buffer.copy_(next row)                            the loader continues
     yield Instance({"x": feed(buffer), ...})          position 2: address A again; position 1 now has another checksum
 
 The controller reads ahead and keeps several instances in flight, and a payload is not copied until it is computed with.
-An instance whose payload was overwritten meanwhile would be trained on the data of another one, silently. So each
-instance is compared with those in flight:
+An instance whose payload was overwritten would silently be trained on the data of another one. So each instance is
+compared with those in flight:
 
     [1] read    the address of each payload, and a checksum of its content
     [2] compare an address that belongs to an instance in flight: has the content changed since that one was read?
                 no: a constant that instances share, nothing wrong.   yes: a `DataError` with the remedy
-    [3] done    an instance that retired is forgotten; its memory may be used again
+    [3] done    a retired instance is dropped; its memory may be used again
 
-**What it costs.** Addresses are compared in the first `WINDOW` instances of every `EVERY`. Checksums are taken of the
-first `FIRST` instances of a stream, and later of payloads at addresses that were met twice, so a loader that makes new
-tensors pays for addresses only. An address whose content was found unchanged is looked at again after 1, 3, 7, ...
-`RARELY` further instances: a constant that all instances share costs next to nothing. A loader that uses more than
-`FIRST` buffers in turn is found when it comes round for the second time, not for the first.
+**Cost.** Addresses are compared in the first `WINDOW` instances of every `EVERY`. Checksums are taken of the first
+`FIRST` instances of a stream, and later of payloads at addresses that occurred twice, so a loader that makes new
+tensors pays for addresses only. An address with unchanged content is checked again after 1, 3, 7, ... `RARELY` further
+instances: a constant that all instances share costs almost nothing. A loader that cycles through more than `FIRST`
+buffers is detected in the second cycle, not in the first.
 
 | list reduction, inline | an instance takes | the watch takes |
 |---|---|---|
 | buckets of 100 sequences | 1,300 us | 2.7 us, 0.2 % |
 | single sequences | 40 us | 1.9 us in a window, 0.5 us on average: 1.3 % |
 
-A payload of more than `MOST` elements is sampled, evenly. A payload is found by its first byte: memory that overlaps
-without starting at the same address is not noticed. Nor is a change that a later instance does not point to.
+A payload of more than `MOST` elements is sampled, evenly. A payload is identified by the address of its first byte:
+overlapping memory that starts at another address is not detected. Nor is a change without a later instance at the same
+address.
 """
 
 from __future__ import annotations
@@ -38,38 +39,39 @@ from ampnet.errors import DataError
 from ampnet.instance import Instance
 
 FIRST = 8
-"""Instances of a stream of which all checksums are taken."""
+"""The number of instances of a stream whose checksums are all taken."""
 WINDOW, EVERY = 1024, 8192
 """Instances with `position % EVERY < WINDOW` are watched."""
 RARELY = 63
-"""Instances at most between two checksums at an address whose content does not change."""
+"""The maximal number of instances between two checksums at an address whose content does not change."""
 MOST = 16_384
-"""Elements of a payload that a checksum looks at."""
+"""The maximal number of elements of a payload in a checksum."""
 
 
 class BufferWatch:
     """Watches the payloads of the instances in flight of one stream.
 
-    It holds a reference to each of them: else the memory of an instance that nobody needs any more could be given to a
-    later one, at the same address, and nothing would be wrong.
+    It holds a reference to each of them: otherwise the memory of a freed instance could be allocated for a later one at
+    the same address, which would be a false alarm.
     """
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
         self.fault: DataError | None = None
-        """What was raised."""
+        """The error that was raised, if any."""
         self._early = FIRST
         self._at: dict[int, int] = {}
         """By address: the position of the instance in flight that was read last."""
         self._live: dict[int, tuple[Instance, list[int]]] = {}
         """By position: the instance, and the addresses of its payloads."""
         self._sums: dict[int, tuple[int, int, str, Tensor]] = {}
-        """By address: a checksum, and the position, input and payload that it was taken of."""
+        """By address: a checksum, and the position, input and payload that it belongs to."""
         self._shared: dict[int, tuple[int, int]] = {}
-        """Addresses that two instances have had: instances until the next checksum, and how many it will then be."""
+        """Addresses used by two instances: the number of instances until the next checksum, and the following
+        interval."""
 
     def read(self, instance: Instance, position: int) -> None:
-        """The loader has yielded an instance. Raises a `DataError` where it has overwritten one in flight."""
+        """Called with each instance that the loader yields. Raises `DataError` if it has overwritten one in flight."""
         if position % EVERY >= WINDOW:
             return
         at, addresses = self._at, []
@@ -92,7 +94,7 @@ class BufferWatch:
         self._live[position] = instance, addresses
 
     def _again(self, address: int, position: int, name: str, payload: Tensor) -> None:
-        """[2] An instance in flight has this address too."""
+        """[2] Check a payload at the address of an instance in flight."""
         left, pause = self._shared.get(address, (0, 0))
         taken = self._sums.pop(address, None)
         if taken is not None and taken[1] == self._at[address]:
@@ -117,7 +119,7 @@ class BufferWatch:
         raise self.fault
 
     def done(self, position: int) -> None:
-        """[3] An instance has retired."""
+        """[3] Drop a retired instance."""
         live = self._live.pop(position, None)
         if live is None:
             return
@@ -130,7 +132,7 @@ class BufferWatch:
 
 
 def checksum(payload: Tensor) -> int:
-    """Of the bytes of a payload; of a large one, of elements at even distances."""
+    """Returns a checksum of a payload's bytes; of a large payload, of evenly spaced elements."""
     if payload.numel() <= MOST:
         try:
             return zlib.crc32(

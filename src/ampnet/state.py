@@ -1,11 +1,12 @@
-"""States: the named integers that travel with every message and decide all control flow.
+"""States: the named integers that every message carries and that decide all control flow.
 
-A *state* says which instance a message belongs to and where in the computation it is: ``(instance=7, t=3, length=9)``.
-It never holds a tensor, so a node can route, join and cache by looking at the state alone, without a scheduler.
+A *state* holds the instance of a message and its position in the computation: ``(instance=7, t=3, length=9)``. It never
+holds a tensor, so a node can route, join and cache by the state alone, without a scheduler.
 
-Messages travel in batches, so this class holds the states of a whole batch as **columns**: one row of a
+Messages are sent in batches, so this class holds the states of a whole batch as **columns**: one row of a
 ``[fields, messages]`` int64 array per field. ``s.t`` is the column of ``t``; ``s.t + 1`` and ``s.t < s.length`` work on
-all messages at once, and ``s.replace(t=s.t + 1)`` gives new states. States are immutable: columns are read-only views.
+all messages at once, and ``s.replace(t=s.t + 1)`` returns new states. States are immutable: columns are read-only
+views.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class States:
     fields: tuple[str, ...]
     columns: Ints
     packed: tuple[Ints, Ints] | None
-    """(bit layout, keys) as packed last; see `ampnet.key`. Parts and merged batches inherit them."""
+    """(bit layout, keys) of the last packing; see `ampnet.key`. Parts and merged batches inherit them."""
 
     def __init__(self, fields: Sequence[str], columns: ArrayLike) -> None:
         given = np.array(columns, ndmin=2)
@@ -54,7 +55,7 @@ class States:
 
     @classmethod
     def trusted(cls, fields: tuple[str, ...], columns: Ints) -> States:
-        """Wrap columns that nobody else will write to. For inner loops: nothing is checked or copied."""
+        """Wrap columns that the caller will not write to again. For inner loops: nothing is checked or copied."""
         self = cls.__new__(cls)
         columns.flags.writeable = False
         _set_fields(self, fields)
@@ -100,18 +101,18 @@ class States:
         return f"States({self.describe()})"
 
     def describe(self, most: int = 3) -> str:
-        """The first few states in words: ``(instance=7, t=3), (instance=7, t=4), ... 12 in all``."""
+        """Returns the first few states as text: ``(instance=7, t=3), (instance=7, t=4), ... 12 in all``."""
         shown = ["(" + ", ".join(f"{f}={v}" for f, v in self.row(i).items()) + ")" for i in range(min(most, len(self)))]
         if len(self) > most:
             shown.append(f"... {len(self)} in all")
         return ", ".join(shown) if shown else "no state"
 
     def row(self, i: int) -> dict[str, int]:
-        """One message's state as a dictionary."""
+        """Returns one message's state as a dictionary."""
         return dict(zip(self.fields, self.columns[:, i].tolist(), strict=True))
 
     def replace(self, **columns: ArrayLike) -> States:
-        """New states with some columns replaced. Each name must be a field already (see `adding`)."""
+        """Returns new states with some columns replaced. Each name must be an existing field (see `adding`)."""
         array, fields = self.columns.copy(), self.fields
         for name, value in columns.items():
             value = np.asarray(value)
@@ -125,7 +126,7 @@ class States:
         return States.trusted(self.fields, array)
 
     def adding(self, **columns: ArrayLike) -> States:
-        """New states with further fields."""
+        """Returns new states with further fields."""
         twice = [name for name in columns if name in self.fields]
         if twice:
             raise StateError(f"state field '{twice[0]}' exists already; to change it use states.replace")
@@ -140,21 +141,21 @@ class States:
         return States.trusted(fields, array)
 
     def keep(self, *names: str) -> States:
-        """New states with only these fields, in this order."""
+        """Returns new states with only these fields, in this order."""
         missing = [name for name in names if name not in self.fields]
         if missing:
             raise StateError(f"no state field '{missing[0]}' to keep; this state has {', '.join(self.fields)}")
         return States.trusted(names, self.columns[[self.fields.index(n) for n in names]])
 
     def dropping(self, *names: str) -> States:
-        """New states without these fields."""
+        """Returns new states without these fields."""
         missing = [name for name in names if name not in self.fields]
         if missing:
             raise StateError(f"no state field '{missing[0]}' to drop; this state has {', '.join(self.fields)}")
         return self.keep(*(f for f in self.fields if f not in names))
 
     def take(self, index: Column) -> States:
-        """The states at these positions (repeats allowed), or where a mask is true."""
+        """Returns the states at these positions (repeats allowed), or where a mask is true."""
         if index.dtype == bool:
             index = np.flatnonzero(index)
         taken = States.trusted(self.fields, self.columns.take(index, axis=1))
@@ -172,7 +173,7 @@ class States:
 
     @staticmethod
     def merge(parts: Sequence[States]) -> States:
-        """The states of several batches, one after the other. All must have the same fields in the same order."""
+        """Concatenate the states of several batches. All must have the same fields in the same order."""
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -192,7 +193,7 @@ class States:
         return merged
 
 
-# The slots' own setters: past the guard of __setattr__, and cheaper than object.__setattr__.
+# The slots' own setters: they bypass __setattr__, and are cheaper than object.__setattr__.
 _set_fields = States.__dict__["fields"].__set__
 _set_columns = States.__dict__["columns"].__set__
 _set_packed = remember_keys = States.__dict__["packed"].__set__
@@ -206,7 +207,7 @@ def _check_whole(array: Column, what: str) -> None:
 
 
 def check_field_names(fields: Sequence[str]) -> None:
-    """Raise `StateError` where a field name is unusable or occurs twice."""
+    """Raise `StateError` if a field name is unusable or occurs twice."""
     for name in fields:
         if not name.isidentifier() or name in _RESERVED or name.startswith("_"):
             raise StateError(f"'{name}' cannot be a state field: use a plain name that is no attribute of States")

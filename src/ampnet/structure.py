@@ -1,14 +1,14 @@
 """Structure: the arrays that belong to an instance as a whole (a tree's parents, a graph's edges).
 
 They are pumped once with the instance, kept by every worker that needs them, looked up **by state** and dropped when
-the instance retires; no message ever carries them. A `Shelf` holds the arrays of all live instances end to end, so
+the instance retires; no message ever carries them. A `Shelf` holds the concatenated arrays of all live instances, so
 that one gather serves messages of many instances:
 
     instances      12        13            15
     parent      [1 1 -1 | 2 2 4 4 -1 | 1 -1 ]          shelf.at(states).get("parent", states.node)
 
-Two shapes are understood: a plain array, one entry per item, and **lists**: an array ``xs`` with ``xs_start`` (one
-longer than the number of items) holding where the entries of each item begin, for "the out-edges of this node".
+Two forms are supported: a plain array, one entry per item, and **lists**: an array ``xs`` with ``xs_start`` (one longer
+than the number of items), which holds the index where the entries of each item begin, for "the out-edges of this node".
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Structure:
 
     @staticmethod
     def lists(name: str, items: Column, count: int) -> dict[str, Ints]:
-        """Arrays for "the entries of each item": entry e belongs to item ``items[e]`` of ``count`` items.
+        """Build the arrays for "the entries of each item": entry e belongs to item ``items[e]`` of ``count`` items.
 
-        Gives ``name`` (entry numbers grouped by item) and ``name_start``, ready for ``Structure(**...)``.
+        Returns ``name`` (entry numbers grouped by item) and ``name_start``, ready for ``Structure(**...)``.
         """
         items = np.asarray(items, dtype=np.int64)
         if len(items) and (items.min() < 0 or items.max() >= count):
@@ -57,7 +57,7 @@ class Shelf:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all instances."""
+        """Drop all instances."""
         self._data: dict[str, Ints] = {}
         self._used: dict[str, int] = {}
         self._ids: Ints = np.zeros(0, dtype=np.int64)
@@ -65,13 +65,13 @@ class Shelf:
         self._size: dict[str, Ints] = {}
         self._live = np.zeros(0, dtype=bool)
         self._rising = True
-        """Whether `_ids` rise, as they do where instances come as they are numbered."""
+        """Whether `_ids` are sorted, as they are if instances arrive in the order of their numbers."""
 
     def __len__(self) -> int:
         return int(self._live.sum())
 
     def add(self, structures: Mapping[int, Structure]) -> None:
-        """Keep these instances' structures. All instances of a graph carry the same array names."""
+        """Add these instances' structures. All instances of a graph have the same array names."""
         ids = np.fromiter(structures, dtype=np.int64, count=len(structures))
         taken = np.intersect1d(ids, self._ids[self._live])
         if len(taken):
@@ -103,7 +103,7 @@ class Shelf:
         self._live = np.append(self._live, np.ones(len(ids), dtype=bool))
 
     def drop(self, instances: Column) -> None:
-        """Forget these instances; those without a structure are passed over."""
+        """Drop these instances; those without a structure are ignored."""
         if not len(self._ids):
             return
         self._live &= ~np.isin(self._ids, instances)
@@ -121,12 +121,12 @@ class Shelf:
         self._ids, self._live = self._ids[keep], self._live[keep]
 
     def holds(self, instances: Column) -> Column:
-        """Which of these instances have their structure here."""
+        """Returns a mask of the instances whose structure is here."""
         found: Column = np.isin(instances, self._ids[self._live])
         return found
 
     def at(self, states: States) -> View:
-        """The structures of the instances of these states."""
+        """Returns a view of the structures for these states."""
         return View(self, states.column("instance"))
 
     def _find(self, instances: Ints) -> Ints:
@@ -146,7 +146,7 @@ class Shelf:
 
 
 class View:
-    """The structure of each message of a batch: what a state function gets as its second argument."""
+    """The structure of each message of a batch: the second argument of state functions."""
 
     __slots__ = ("_instances", "_shelf", "_slots")
 
@@ -155,7 +155,7 @@ class View:
         self._slots: Ints | None = None
 
     def at(self, states: States) -> View:
-        """The structure of the instances of other states."""
+        """Returns a view of the structures for other states."""
         return View(self._shelf, states.column("instance"))
 
     def _slot(self, name: str) -> Ints:
@@ -166,11 +166,11 @@ class View:
         return self._slots
 
     def size(self, name: str) -> Ints:
-        """How long the array is, for each message's instance."""
+        """Returns the length of the array, for each message's instance."""
         return self._shelf._size[name][self._slot(name)]
 
     def get(self, name: str, item: Column) -> Ints:
-        """``array[item]``, each message in its own instance's array."""
+        """Returns ``array[item]``, for each message in its own instance's array."""
         slot = self._slot(name)
         item = np.asarray(item, dtype=np.int64)
         size = self._shelf._size[name].take(slot)
@@ -184,12 +184,12 @@ class View:
         return self._shelf._data[name].take(self._shelf._place[name].take(slot) + item)
 
     def count(self, name: str, item: Column) -> Ints:
-        """How many entries the list of ``item`` has (see `Structure.lists`)."""
+        """Returns the number of entries in the list of ``item`` (see `Structure.lists`)."""
         item = np.asarray(item, dtype=np.int64)
         return self.get(f"{name}_start", item + 1) - self.get(f"{name}_start", item)
 
     def entries(self, name: str, item: Column) -> tuple[Ints, Ints]:
-        """The lists of all messages, one after the other: (which message each entry is of, the entry)."""
+        """Returns the concatenated lists of all messages: (message index of each entry, the entry)."""
         slot = self._slot(name)
         start, count = self.get(f"{name}_start", item), self.count(name, item)
         places = ranges(self._shelf._place[name][slot] + start, count)

@@ -1,6 +1,6 @@
-"""Tally: what the reports of losses add up to, for one stream.
+"""Tally: sums and means of the reports of losses, for one stream.
 
-Losses are kept apart by name; a mean is over the rows that reached the losses of one name.
+Losses are grouped by name; a mean is over the rows that reached the losses of one name.
 
     one name           loss                                  accuracy, f1
     several            loss = the sum of the losses' means   mood.loss, mood.accuracy, size.loss, size.absolute_error
@@ -25,7 +25,7 @@ from ampnet.state import Column
 
 @dataclass(slots=True, eq=False)
 class _Sums:
-    """Of the losses of one name."""
+    """Sums over the losses of one name."""
 
     loss: float = 0.0
     rows: int = 0
@@ -37,7 +37,7 @@ class _Sums:
         self.metric_rows[name] = self.metric_rows.get(name, 0) + rows
 
     def means(self) -> dict[str, float]:
-        """The metrics: means over rows, or ratios of sums."""
+        """Returns the metrics: means over rows, or ratios of sums."""
         return {
             name: _mean(total, self.metrics.get(name + PER, self.metric_rows[name]))
             for name, total in self.metrics.items()
@@ -50,11 +50,11 @@ class Tally:
     """Sums over the reports of a stream so far."""
 
     names: Mapping[str, str] = field(default_factory=dict)
-    """The name of the loss, by that of the node that reports; a node that is not here is a loss of its own name."""
+    """Loss names by reporting node; a node that is missing here reports under its own name."""
     skipped: int = 0
-    """Messages whose loss was not finite and whose gradient was left out."""
+    """The number of messages whose loss was not finite and whose gradient was skipped."""
     predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
-    """By position in the stream, where they are kept: (Loss node, state, prediction rows) of each result."""
+    """By position in the stream, if kept: (Loss node, state, prediction rows) of each result."""
     _sums: dict[str, _Sums] = field(default_factory=dict)
 
     @property
@@ -71,7 +71,7 @@ class Tally:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics by name; where there are losses of several names, with the loss's name before a dot."""
+        """The metrics by name; with losses of several names, prefixed with the loss's name and a dot."""
         order = dict.fromkeys([*self.names.values(), *self._sums])
         if len(order) == 1:
             return {name: value for of in self._sums.values() for name, value in of.means().items()}
@@ -83,7 +83,7 @@ class Tally:
         return out
 
     def add(self, report: Report) -> None:
-        """Add a report, all of it about messages of this stream."""
+        """Add a report whose messages are all of this stream."""
         if not report.labelled:
             self.skipped += len(report.skipped)
             return
@@ -108,7 +108,7 @@ class Tally:
             sums.add(metric, float(_numbers(values)[where].sum()), count)
 
     def keep(self, report: Report, positions: Mapping[int, int]) -> None:
-        """Keep the predictions of a report; ``positions`` leads from instance numbers to places in the stream."""
+        """Keep the predictions of a report; ``positions`` maps instance numbers to positions in the stream."""
         if report.prediction is None:
             return
         offsets = report.offsets if report.offsets is not None else np.arange(len(report.states) + 1)
@@ -119,7 +119,7 @@ class Tally:
 
 
 def part_of(report: Report, where: Column) -> Report:
-    """The part of a report that is about the messages at these positions."""
+    """Returns the part of a report for the messages at these positions."""
     prediction, offsets = take_rows(report.prediction, report.offsets, where)
     index = torch.from_numpy(where).to(report.loss.device)
     return replace(
@@ -140,7 +140,7 @@ def is_loss(name: str) -> bool:
 
 
 def by_loss(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The losses among these metrics, by their names; none where there is one loss."""
+    """Returns the losses among these metrics, by name; empty if there is one loss."""
     return {name.removesuffix(".loss"): value for name, value in metrics.items() if name.endswith(".loss")}
 
 

@@ -1,30 +1,30 @@
-"""Tile: one large Linear as several nodes, each with a part of its weights, so that several workers share its work.
+"""Tile: splits one large Linear into several nodes, each with a part of its weights, to distribute it over workers.
 
-    tile(graph, "fc", 3)                         by outputs: each tile makes some columns of y
+    tile(graph, "fc", 3)                         by outputs: each tile computes some columns of y
 
               ┌──> fc~1   x W1' + b1 ──┐
         x ────┼──> fc~2   x W2' + b2 ──┼──> y = [y1 | y2 | y3]         [1] fc_spread, a Bcast    [2] the tiles
               └──> fc~3   x W3' + b3 ──┘                               [3] fc_together, a Concat
              [1]         [2]          [3]
 
-    tile(graph, "fc", 3, by="inputs")            each tile takes some columns of x
+    tile(graph, "fc", 3, by="inputs")            by inputs: each tile reads some columns of x
 
               ┌──> fc~1  x1 W1' + b ───┐
         x ────┼──> fc~2  x2 W2'     ───┼──> y = y1 + y2 + y3           [1] a Split
               └──> fc~3  x3 W3'     ───┘                               [3] Rows, which adds them up
              [1]         [2]          [3]
 
-An activation is done in each tile where tiles make columns of y, and after the sum where they make parts of it. A
+An activation is computed in each tile if tiles compute columns of y, and after the sum if they compute summands. A
 Linear with several sites has tiles with as many, and a [1] and [3] for each.
 
-Replicas are the other way to give one node's work to several workers: each has all of the weights and some of the
-messages. A tile has some of the weights and sees every message, so there is nothing to be averaged, but each row goes
-to all workers (outputs) or comes back from all of them as a whole row (inputs).
+Replicas are the other way to distribute one node over several workers: each has all of the weights and some of the
+messages. A tile has some of the weights and gets every message, so nothing is averaged, but each row is sent to all
+workers (outputs) or returned by all of them as a whole row (inputs).
 
 **The weights stay where they are.** A tile's parameters are views of the Linear's own: rows of W (outputs) or columns
 (inputs). An update of a tile is an update of the model; a ``state_dict`` is the same with tiles and without. Every tile
-has an `Updater` of its own: what an optimizer does element by element (SGD, Adam) comes out the same, while a norm,
-as in ``clip_norm``, is that of a tile.
+has its own `Updater`: the result of an elementwise optimizer (SGD, Adam) is the same, while a norm, as in
+``clip_norm``, is that of a tile.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ By = Literal["outputs", "inputs"]
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """A Linear that was split, and what is needed to show it whole."""
+    """A Linear that was split, with the data to show it whole."""
 
     module: nn.Linear
-    """It, whole. The parameters of the tiles are views of its own."""
+    """The whole Linear. The parameters of the tiles are views of its own."""
     names: tuple[str, ...]
     """Its tiles, in order."""
     parts: tuple[nn.Linear, ...]
@@ -66,16 +66,16 @@ class Tiled:
     cuts: tuple[int, ...]
     """Tile ``i`` has the features from ``cuts[i]`` to ``cuts[i + 1]``."""
     by: By
-    """Which features were split."""
+    """Whether outputs or inputs were split."""
     shown: str
-    """What it was, in words."""
+    """The description of the original node."""
 
     def views(self, place: int) -> Iterator[tuple[str, Tensor]]:
-        """What belongs to a tile of each whole parameter, by the parameter's name."""
+        """Yields a tile's part of each whole parameter, with the parameter's name."""
         return _views(self.module, self.cuts[place : place + 2], self.by)
 
     def describe(self) -> str:
-        """A few words, as nodes have them."""
+        """Returns a short description, like `Node.describe`."""
         return f"{self.shown} in {len(self.names)} tiles"
 
 
@@ -84,16 +84,16 @@ def _views(module: nn.Linear, cut: Sequence[int], by: By) -> Iterator[tuple[str,
     yield "weight", weight[some] if by == "outputs" else weight[:, some]
     if bias is not None and by == "outputs":
         yield "bias", bias.detach()[some]
-    elif bias is not None and cut[0] == 0:  # of a sum, the first part has it
+    elif bias is not None and cut[0] == 0:  # only the first summand has it
         yield "bias", bias.detach()
 
 
 def tile(graph: Graph, name: str, n: int, *, by: By = "outputs") -> list[str]:
     """Replace the Linear called ``name`` by ``n`` tiles, ``name~1`` to ``name~n``; returns their names.
 
-    ``by``: whether tiles share out its outputs or its inputs. Sizes differ by one at most. To be called before a
-    runtime is made on the graph. From then on, ``updates`` and ``affinity`` know the tiles by their own names, or all
-    of them as ``name~*``; ``graph.module()`` and ``graph.gradients()`` show the Linear whole, under its own name.
+    ``by``: whether its outputs or its inputs are split. Sizes differ by one at most. Must be called before a runtime
+    is made on the graph. Afterwards ``updates`` and ``affinity`` address the tiles by their names, or all of them as
+    ``name~*``; ``graph.module()`` and ``graph.gradients()`` show the Linear whole, under its own name.
     """
     node, module = _linear(graph, name)
     features = _features(module, name, n, by)
@@ -116,12 +116,12 @@ def tile(graph: Graph, name: str, n: int, *, by: By = "outputs") -> list[str]:
             graph.connect(f"{spread[site]}.tile{i + 1}", f"{new}.{node.inputs[site]}")
             graph.connect(f"{new}.{node.outputs[site]}", f"{together[site]}.tile{i + 1}")
     graph.tiled[name] = tiled
-    graph.runtime = None  # one that was made before knows other nodes
+    graph.runtime = None  # an earlier runtime has other nodes
     return list(tiles)
 
 
 def _linear(graph: Graph, name: str) -> tuple[Linear, nn.Linear]:
-    """The node and its module, if it can be tiled."""
+    """Returns the node and its module; raises `GraphError` if it cannot be tiled."""
     if name in graph.tiled:
         raise GraphError([f"'{name}' is tiled already, as {', '.join(graph.tiled[name].names)}"])
     linears = [other for other, node in graph.nodes.items() if type(node) is Linear]
@@ -150,7 +150,7 @@ def _linear(graph: Graph, name: str) -> tuple[Linear, nn.Linear]:
 
 
 def _features(module: nn.Linear, name: str, n: int, by: By) -> int:
-    """How many features are to be shared out."""
+    """Returns the number of features to split."""
     if by not in ("outputs", "inputs"):
         raise ValueError(f"a Linear is tiled by 'outputs' or by 'inputs', got {by!r}")
     features = module.out_features if by == "outputs" else module.in_features
@@ -188,7 +188,7 @@ def _tile(node: Linear, tiled: Tiled, part: nn.Linear) -> Linear:
 
 
 def _together(node: Linear, tiled: Tiled) -> list[Node]:
-    """[3] for each site. What meets there was one message: the states are the same."""
+    """[3] for each site. Its inputs come from one message, so their states are equal."""
     ports = [f"tile{i}" for i in range(1, len(tiled.names) + 1)]
     if tiled.by == "outputs":
         return [Concat(ports, key=key.fields, same_states=True) for key in node.keys]
@@ -201,11 +201,11 @@ def _together(node: Linear, tiled: Tiled) -> list[Node]:
     return [Rows(program, ports, key=key.fields) for key in node.keys]
 
 
-# -- in place of the one that was there
+# -- replacing the node
 
 
 def _rewire(graph: Graph, node: Linear, spread: list[str], together: list[str]) -> None:
-    """Let what led to the node lead to [1], and what came from it come from [3]."""
+    """Redirect the edges into the node to [1], and the edges out of it to [3]."""
     name, faults = node.name, list[str]()
 
     def moved(text: str, ports: tuple[str, ...], new: list[str]) -> str:
@@ -225,7 +225,7 @@ def _rewire(graph: Graph, node: Linear, spread: list[str], together: list[str]) 
 
 
 def _exchange(graph: Graph, name: str, nodes: dict[str, Node]) -> None:
-    """Put nodes where the one called ``name`` was: in the order of nodes, and in what drawings say of them."""
+    """Replace the node ``name`` by these nodes, in the order of nodes and in the notes for drawings."""
     before = dict(graph.nodes)
     graph.nodes.clear()
     for other, node in before.items():
@@ -239,18 +239,18 @@ def _exchange(graph: Graph, name: str, nodes: dict[str, Node]) -> None:
         graph.notes.update(dict.fromkeys(nodes, note))
 
 
-# -- the Linear as if it were whole
+# -- the Linear shown whole
 
 
 def whole_modules(graph: Graph, modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """The modules by node, with the whole Linear in place of its tiles."""
+    """Returns the modules by node, with the whole Linear instead of its tiles."""
     for name, tiled in reversed(graph.tiled.items()):  # a tile may have been tiled again
         modules = _in_place(modules, list(tiled.names), name, tiled.module)
     return modules
 
 
 def whole_gradients(graph: Graph, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients by ``node.parameter``, with those of the whole Linear in place of its tiles'. They are copies."""
+    """Returns the gradients by ``node.parameter``, with copies for the whole Linear instead of those of its tiles."""
     for name, tiled in reversed(graph.tiled.items()):
         weights = [f"{tile}.weight" for tile in tiled.names]
         biases = [key for tile in tiled.names if (key := f"{tile}.bias") in gradients]
@@ -263,7 +263,7 @@ def whole_gradients(graph: Graph, gradients: dict[str, Tensor]) -> dict[str, Ten
 
 
 def _in_place(given: dict[str, Any], old: list[str], new: str, value: Any) -> dict[str, Any]:
-    """``value`` where the first of the old ones was; the others are left out."""
+    """Returns the dict with ``value`` in place of the first old key, without the other old keys."""
     out: dict[str, Any] = {}
     for name, other in given.items():
         if name not in old:
@@ -274,10 +274,10 @@ def _in_place(given: dict[str, Any], old: list[str], new: str, value: Any) -> di
 
 
 def retie(graph: Graph, *args: Any, **kwargs: Any) -> None:
-    """Make tiles views of the whole Linears again where they are not, as after the model was cast.
+    """Make tiles views of the whole Linears again if they are not, for example after a cast of the model.
 
-    With arguments, those of `torch.nn.Module.to`, the whole Linears are moved or cast first. Sums of tiles that had to
-    be tied again start from zero.
+    With arguments (those of `torch.nn.Module.to`) the whole Linears are moved or cast first. The gradient sums of
+    tiles that were tied again restart from zero.
     """
     moved: set[int] = set()
     for tiled in graph.tiled.values():

@@ -1,19 +1,20 @@
-"""Tune: how many instances to have in flight, found by trying several numbers.
+"""Tune: chooses the number of instances in flight by trying several numbers.
 
-More instances in flight travel in larger waves, and more rows are computed by one call, so a run gets faster up to a
-point. Each number is tried for a moment, on a copy of the graph, with the runtime that will train it:
+More instances in flight make larger waves, and one call computes more rows, so a run gets faster up to a point. Each
+number is tried briefly, on a copy of the graph, with the runtime that will train it:
 
     in flight         1      4      16      64      256
     instances/wave    1      4      16      20       20      an update waits for 20
     records/s         ▂▂     ▅▅     ▇▇      ██       ██
                                             ^ the smallest that is as fast as the fastest
 
-Where waves are played one after the other, no gradient is stale, whatever the number. Where they interleave (another
+If waves are played one after the other, no gradient is stale, whatever the number. If they interleave (another
 schedule, or message passing), more in flight also means staler gradients: then numbers with a mean staleness above a
-bound are left out, and the fastest of the others counts.
+bound are excluded.
 
-Numbers rise, so it ends at the first that is too stale, or when two in a row were no faster than one before. The rate
-of a number is its best of several stretches: other programs on the machine only make it slower.
+Numbers are tried in rising order. The search ends at the first that is too stale, or when two in a row were no faster
+than one before. The rate of a number is the best of several measurements: other programs on the machine can only make
+it slower.
 """
 
 from __future__ import annotations
@@ -35,54 +36,54 @@ from ampnet.runtime.runtime import Runtime
 from ampnet.wave.schedule import WAVE_SCHEDULES
 
 NUMBERS = (1, 4, 16, 64, 256)
-"""Instances in flight that are tried."""
+"""The numbers of instances in flight that are tried."""
 ENOUGH = 0.95
-"""A number is as fast as the fastest if it has this part of its rate: the rest is noise."""
+"""A number counts as fast as the fastest if it has this share of its rate: the rest is noise."""
 STALEST = 4.0
-"""Largest mean staleness allowed, in updates between forward and backward."""
+"""The largest mean staleness allowed, in updates between forward and backward."""
 _STRETCHES = 3
 _FASTER = 1.05
-"""A number is faster than another from this ratio on."""
+"""From this ratio of rates a number counts as faster than another."""
 
 Make = Callable[[Graph, int, Sequence[Listener]], Runtime]
-"""A runtime on a graph, with so many instances in flight and these listeners."""
+"""Builds a runtime on a graph, with this number of instances in flight and these listeners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was measured with one number of instances in flight."""
+    """The measurements with one number of instances in flight."""
 
     in_flight: int
     """Instances in flight at most."""
     rate: float
-    """Records a second, in the best stretch."""
+    """Records per second, in the best measurement."""
     staleness: float = 0.0
-    """Updates of a node between the forward and the backward of a message, on average; 0 where nothing is updated."""
+    """The mean number of updates of a node between the forward and the backward of a message; 0 without updates."""
     stalest: int = 0
     """The largest staleness of a message."""
     waves: int = 0
-    """Waves played; 0 where messages were passed."""
+    """Waves played; 0 with message passing."""
     wave_size: float = 0.0
-    """Instances of a wave, on average; 0 where messages were passed."""
+    """The mean number of instances of a wave; 0 with message passing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """What was found out."""
+    """The suggested number, and the trials it is based on."""
 
     in_flight: int
-    """How many instances to have in flight."""
+    """The suggested number of instances in flight."""
     trials: tuple[Trial, ...]
     """In rising order of instances in flight."""
     enough: float = ENOUGH
-    """Part of the fastest rate that counts as equal to it."""
+    """The share of the fastest rate that counts as equal to it."""
     bound: float | None = STALEST
-    """Largest mean staleness that was allowed; None: waves were played one after the other, so nothing is stale."""
+    """The largest mean staleness allowed; None: waves were played one after the other, so nothing is stale."""
     engine: str = "waves"
-    """What was measured: "waves" or "messages"."""
+    """The engine that was measured: "waves" or "messages"."""
 
     def __str__(self) -> str:
-        """A table of the trials, and what was chosen."""
+        """Returns a table of the trials, with the chosen one."""
         best = max(trial.rate for trial in _allowed(self.trials, self.bound))
         waves = self.engine == "waves"
         lines = ["in flight  " + "instances/wave  " * waves + "records/s  of the best  staleness"]
@@ -115,11 +116,11 @@ def suggest(
     stalest: float = STALEST,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Suggestion:
-    """Train copies of a graph on some instances, ``seconds`` for each number, and say how many to have in flight.
+    """Train copies of a graph on some instances, ``seconds`` for each number; returns a suggested number in flight.
 
-    The graph itself, its weights, and torch's random numbers stay as they are. At most ``max(numbers)`` instances are
-    read, and no number is tried that is larger than that. All times are read off ``clock``, so that the same clock
-    readings give the same suggestion. ``stalest`` is looked at only where waves interleave or messages are passed.
+    The graph itself, its weights, and torch's random state are unchanged. At most ``max(numbers)`` instances are read,
+    and no number larger than that is tried. All times are read from ``clock``, so the same clock readings give the same
+    suggestion. ``stalest`` is used only if waves interleave or messages are passed.
     """
     some = list(itertools.islice(instances, max(numbers)))
     if not some:
@@ -133,7 +134,7 @@ def suggest(
         except NodeError as error:
             if not trials or not isinstance(error.__cause__, LossError):
                 raise
-            break  # the training does not bear so many
+            break  # training fails with this number
         bound = stalest if interleaved else None
         trials.append(trial)
         if _is_over(trials, bound):
@@ -142,8 +143,8 @@ def suggest(
 
 
 def choose(trials: Sequence[Trial], enough: float = ENOUGH, stalest: float | None = STALEST) -> int:
-    """The smallest number that is as fast as the fastest, of those that are not too stale; the smallest of all where
-    every one is. ``stalest`` None: staleness does not count."""
+    """Returns the smallest number that is as fast as the fastest, of those that are not too stale; if all are too
+    stale, the smallest. ``stalest`` None: staleness does not count."""
     allowed = _allowed(trials, stalest)
     best = max(trial.rate for trial in allowed)
     return min(trial.in_flight for trial in allowed if trial.rate >= enough * best)
@@ -154,7 +155,7 @@ def _allowed(trials: Sequence[Trial], stalest: float | None) -> Sequence[Trial]:
 
 
 def _is_over(trials: Sequence[Trial], stalest: float | None) -> bool:
-    """Whether a higher number will not be chosen."""
+    """Whether no higher number will be chosen."""
     *before, last = trials
     if stalest is not None and last.staleness > stalest:
         return True
@@ -165,7 +166,7 @@ def _is_over(trials: Sequence[Trial], stalest: float | None) -> bool:
 def _try(
     graph: Graph, instances: list[Instance], make: Make, number: int, seconds: float, clock: Callable[[], float]
 ) -> tuple[Trial, str, bool]:
-    """One number: what was measured, the engine that ran, and whether gradients can be stale in this process."""
+    """Try one number. Returns the measurements, the engine, and whether gradients can be stale in this process."""
     meter = StalenessMeter()
     rates = []
     with torch.random.fork_rng(devices=[]), make(copy.deepcopy(graph), number, (meter,)) as runtime:
@@ -174,7 +175,7 @@ def _try(
         for stretch in range(1 + _STRETCHES):
             began = clock()
             stats = runtime.run([Stream(_until(instances, seconds / (1 + _STRETCHES), clock), True, "trial")])[0]
-            if stretch:  # what is slow only the first time is in the first stretch
+            if stretch:  # the first measurement includes warm-up
                 rates.append(stats.records / (clock() - began))
         found, staleness = runtime.stats(), meter.overall()
         schedule = WAVE_SCHEDULES[runtime.settings["schedule"]](0) if found.engine == "waves" else None
@@ -190,7 +191,7 @@ def _try(
 
 
 def _until(instances: list[Instance], seconds: float, clock: Callable[[], float]) -> Iterator[Instance]:
-    """Instances, round and round until the time is over; one at least."""
+    """Yields instances cyclically until the time has passed; at least one."""
     end = clock() + seconds
     for instance in itertools.cycle(instances):
         yield instance

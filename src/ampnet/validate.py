@@ -1,9 +1,9 @@
-"""Validate: every fault of a graph, found before anything runs, reported at once.
+"""Validate: finds every fault of a graph before a run, and reports all of them in one error.
 
-What is checked: ports left open, fed twice or leading to two places; inputs and nodes that cannot be reached, nodes
-whose output reaches no Loss or Sink; loops without a way out; one parameter in two nodes; and, by following the state
-fields from the inputs through the graph with small sample states: keys that need a field the state lacks, joins without
-a common field, routing out of range, and state updates whose inverse does not undo them.
+It checks for ports left open, fed twice or leading to two places; inputs and nodes that cannot be reached, nodes whose
+output reaches no Loss or Sink; loops without an exit; one parameter in two nodes; and, by propagating small sample
+states from the inputs through the graph: keys that need a field the state lacks, joins without a common field, routing
+out of range, and state updates whose inverse does not undo them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _walk(starts: Iterable[End], step: Callable[[End], Iterable[End]]) -> set[En
 
 
 def _after(graph: Graph, wiring: Wiring) -> dict[End, list[End]]:
-    """Which input ports a message may come to next, from each input port."""
+    """Returns the input ports that a message may reach next, from each input port."""
     out: dict[End, list[End]] = {}
     for name, node in graph.nodes.items():
         for i in range(len(node.inputs)):
@@ -102,7 +102,7 @@ def _reach(graph: Graph, wiring: Wiring) -> Iterable[str]:
 
 
 def _loops(graph: Graph, wiring: Wiring) -> Iterable[str]:
-    """A cycle must hold a node that can let a message out (Cond) or use it up (Flatmap, Group)."""
+    """Check that each cycle has a node that lets a message out (Cond) or consumes it (Flatmap, Group)."""
     exits = {n for n, node in graph.nodes.items() if isinstance(node, Cond | Flatmap | Group | Loop)}
     after = {
         end: [t for t in targets if t.node not in exits]
@@ -128,14 +128,14 @@ def _shared_parameters(graph: Graph) -> Iterable[str]:
 
 
 def _samples(fields: Fields) -> States:
-    """Every combination of 0 and 1 for the first few fields, the rest 1."""
+    """Returns states with every combination of 0 and 1 for the first few fields, and 1 for the rest."""
     varied = min(len(fields), 5)
     rows = [list(row) + [1] * (len(fields) - varied) for row in itertools.product((0, 1), repeat=varied)]
     return States(fields, np.array(rows, dtype=np.int64).T)
 
 
 def _fields(graph: Graph, wiring: Wiring) -> list[str]:
-    """Follow the state fields through the graph until nothing new is learnt."""
+    """Propagate the state fields through the graph until they do not change; returns the faults."""
     faults: list[str] = []
     known: dict[End, Fields] = {}
     for i, given in enumerate(graph.inputs):
@@ -166,7 +166,7 @@ def _fields(graph: Graph, wiring: Wiring) -> list[str]:
 
 
 def _try(function: StateFunction, states: States, *extra: np.ndarray) -> object:
-    """What a user's function makes of sample states; None where that cannot be told without real ones."""
+    """Returns the result of a user's function on sample states; None if it needs real ones."""
     if function.takes_structure:
         return None
     try:
@@ -219,7 +219,7 @@ def _check_node(node: Node, arriving: list[Fields | None]) -> Iterable[str]:
                 continue
             if isinstance(node, Cond) and result is not None:
                 ports = np.asarray(result)
-                # Not every sample is a state that can come by; what is wrong for all of them is wrong.
+                # Some samples may be impossible states; a function that is wrong for all samples is wrong.
                 if ports.dtype.kind in "biu" and ports.size and ((ports < 0) | (ports >= len(node.outputs))).all():
                     yield f"routes to port {int(ports.max())}, but has {len(node.outputs)} output ports"
         if isinstance(node, Isu):
@@ -259,7 +259,7 @@ def _check_inverse(node: Isu, states: States) -> Iterable[str]:
         return  # already reported
     if not isinstance(after, States) or not isinstance(back, States) or not len(states):
         return
-    # An inverse may rely on what it knows of real states (the counter equals the count after a loop), so that it is
-    # right for some samples only; one that brings no sample back is wrong.
+    # An inverse may rely on invariants of real states (the counter equals the count after a loop), so it may be right
+    # for some samples only; one that is wrong for all samples is wrong.
     if back.fields != states.fields or (back.columns != states.columns).any(0).all():
         yield explain_wrong_inverse(states, after, back)

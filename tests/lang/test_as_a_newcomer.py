@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ampnet import DataError, Inline, ModelError, Stream
 from ampnet.lang import Model, Seq, Tree, compile, each, fold, fold_tree, loss, reduce
+from ampnet.testing import assert_compiled
 
 
 class Net(Model):
@@ -28,7 +29,6 @@ class Net(Model):
     ("then", "said"),
     [
         (lambda net, tokens, n: reduce(tokens) / len(tokens), "len.* of 'tokens' differs .*'tokens.length' is an int"),
-        (lambda net, tokens, n: net.lstm(tokens)[0][-1], r"'\.dim' is given a value that there is for each element of"),
         (lambda net, tokens, n: each(net.out, tokens).mean(0), r"'\.mean' is given a value .* reduce\(family, 'sum'\)"),
         (lambda net, tokens, n: net.out(n), "torch's linear is given an integer of the instance; .* as a tensor"),
         (lambda net, tokens, n: torch.tanh(n), "torch's tanh is given an integer of the instance"),
@@ -43,6 +43,12 @@ def test_the_line_and_the_remedy_are_named(then: Any, said: str) -> None:
     assert caught.value.line is not None
     assert caught.value.line.file == __file__
     assert str(caught.value).count(__file__) == 1
+
+
+def test_the_last_output_of_an_lstm_is_its_last_state() -> None:
+    net = Net(lambda net, tokens, n: net.lstm(tokens)[0][-1] - net.lstm(tokens)[1][0][0] + net.lstm(tokens)[0][0])
+    data = [(Seq(torch.randn(k, 4).double()), 2, torch.randn(4).double()) for k in (3, 1, 2)]
+    assert_compiled(net.double(), data, max_active_keys=3)
 
 
 def test_random_numbers_are_free_again_after_a_compilation() -> None:

@@ -303,10 +303,10 @@ def test_buckets_that_do_not_fit_are_refused() -> None:
 def test_models_that_put_elements_together_have_no_buckets() -> None:
     atoms = Seq(x=torch.zeros(2, 2))
     molecule = (atoms, Edges(atoms, [0], [1], kind=[0]), torch.zeros(1))
-    with pytest.raises(DataError, match="Qm9 puts elements together"):
+    with pytest.raises(DataError, match="Qm9 combines elements"):
         compile(Qm9(2, 3, 1), *molecule).bucket(2, *molecule)
     tree = small_tree([2, 2, -1])
-    with pytest.raises(DataError, match="TreeLstm puts elements together"):
+    with pytest.raises(DataError, match="TreeLstm combines elements"):
         compile(TreeLstm(4, 2, 2, 3), tree).bucket(2, tree)
 
 

@@ -308,9 +308,9 @@ def numpy_of_a_tensor(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y
     return x.numpy()  # wrong
 
 
-@case("indexed by a tensor", "nn.Embedding")
-def a_tensor_indexed_by_a_tensor(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
-    return reduce(each(lambda t: x[t.word] * t.x, seq))  # wrong
+@case("indexed by a mask", "torch.where")
+def a_tensor_indexed_by_a_mask(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
+    return x[x > 0]  # wrong
 
 
 @case("index")
@@ -426,7 +426,7 @@ def a_loop_that_changes_the_nesting(m: Any, x: Any, seq: Any, edges: Any, tree: 
     return repeat(lambda h: (h, h), x, times=2)  # wrong
 
 
-@case("(None)", "return")
+@case("returns None", "return")
 def a_loop_that_gives_nothing(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
     return repeat(lambda h: None, x, times=2)  # wrong
 
@@ -446,7 +446,7 @@ def options_of_different_shapes(m: Any, x: Any, seq: Any, edges: Any, tree: Any,
     return choose(n, [m.a, lambda h: h[:1]], x)  # wrong
 
 
-@case("others nothing")
+@case("others None")
 def options_some_of_which_give_nothing(m: Any, x: Any, seq: Any, edges: Any, tree: Any, n: Any, y: Any) -> Any:
     return choose(n, [lambda h: loss(h, y, "squared_error"), m.a], x)  # wrong
 
@@ -632,6 +632,33 @@ def test_a_model_without_a_loss_is_refused() -> None:
         compile(Silent(), torch.zeros(3))
     with pytest.raises(ModelError, match="the forward of Silent calls no loss"):
         Silent().loss(torch.zeros(3))
+
+
+@pytest.mark.parametrize("name", ["judge", "loss", "zeros"])
+def test_a_method_of_the_base_class_cannot_be_replaced(name: str) -> None:
+    """Once a model's own ``judge`` silently took the place of the one that ``model.loss`` calls."""
+    with pytest.raises(ModelError, match=f"Mine defines '{name}', which is a method of ampnet.Model.*use another name"):
+        type("Mine", (Model,), {name: lambda self, h: h})
+    mixin = type("Mixin", (), {name: lambda self, h: h})
+    with pytest.raises(ModelError, match=name):
+        type("Mixed", (mixin, Model), {})
+
+    class Assigned(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, name, nn.MSELoss())
+
+    with pytest.raises(ModelError, match=f"Assigned defines '{name}'"):
+        Assigned()
+
+
+def test_a_loss_by_the_name_that_torch_has_for_it() -> None:
+    class Renamed(Model):
+        def forward(self, x: Tensor) -> None:
+            loss(x, x, "mse")  # type: ignore[arg-type]
+
+    with pytest.raises(ModelError, match="got 'mse'; did you mean 'squared_error'"):
+        compile(Renamed(), torch.zeros(3))
 
 
 @pytest.mark.parametrize(

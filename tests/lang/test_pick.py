@@ -265,6 +265,26 @@ def test_a_column_of_any_name(name: str) -> None:
     assert_compiled(Named(), [one(2), one(3), one(1)])
 
 
+def test_a_list_whose_elements_name_the_next_one() -> None:
+    """Once the integers of a loop were worked out for instances that had left it, too: past the end of their list."""
+
+    class Linked(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, seq: Seq, y: Tensor) -> None:
+            def step(carry: Any) -> Any:
+                h, at = carry
+                return torch.tanh(self.a(h) + seq.x[at]), seq.following[at]
+
+            h, end = repeat(step, (self.zeros(WIDTH), 0), while_=lambda carry: carry[1] < seq.length)
+            loss(choose(end % 2, [self.a, torch.tanh], h), y, "squared_error")
+
+    data = [(Seq(x=torch.randn(n, WIDTH), following=list(range(1, n + 1))), torch.randn(WIDTH)) for n in (3, 1, 4, 2)]
+    assert_compiled(Linked(), data, max_active_keys=4)
+
+
 def test_without_any_pass() -> None:
     """Nothing that is unused may be made where it cannot be."""
 

@@ -437,3 +437,25 @@ def test_gradients_of_inner_payload_reach_what_made_it() -> None:
     graph = assert_compiled(model, data)
     got, want = compiled_gradients(graph, data), model_gradients(model, data)
     torch.testing.assert_close(got["embed.weight"], want["embed.weight"])
+
+
+def test_nested_columns_follow_a_graph_that_is_cast() -> None:
+    """Once the example's inner sequences kept their dtype, and `predict` compiled for that."""
+
+    class Sums(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, text: Seq, y: Tensor) -> Tensor:
+            h = reduce(each(lambda s: reduce(each(self.a, s.words), "sum"), text), "sum")
+            loss(h, y, "squared_error")
+            return h
+
+    words = [[[1.0, 2.0, 3.0]], [[1.0, 0.0, 0.0], [0.0, 1.0, 2.0]]]
+    graph = compile(Sums(), Seq(words=[torch.tensor(one) for one in words]), torch.zeros(WIDTH))
+    graph.to(torch.float32)
+    with Inline(graph) as runtime:
+        runtime.train(graph.instances([({"words": words}, [0.0, 0.0, 0.0])]))
+        (made,) = runtime.predict([({"words": words}, None)])
+    assert made.dtype == torch.float32

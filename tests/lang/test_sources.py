@@ -94,7 +94,12 @@ def test_an_order_is_random_and_fixed_by_its_seed(graph: Compiled) -> None:
         (Streamed(), {"shuffle": True}, "a Streamed has no len"),
         ([], {"seed": 1}, "seed is that of the order"),
         (sample(0), {}, r"a dict \('xs', 'y'\) is one instance"),
-        (17, {}, "a int is no source of instances"),
+        (17, {}, "an int is no source of instances"),
+        (
+            Seq(torch.arange(3)),
+            {},
+            r"Seq\(3 elements: value\) is one argument of one sample.*for one of them \[sample\]",
+        ),
         (DataLoader(Numbered(), batch_size=3), {}, "stacks samples.*batch_size=None, or collate_fn=list"),
         (DataLoader(Numbered(), batch_size=3, collate_fn=len), {}, "gives a int for a batch"),
     ],

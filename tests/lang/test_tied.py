@@ -134,15 +134,36 @@ def test_a_tied_layer_cannot_be_tiled() -> None:
         compile(Language(), *texts(1)[0], tiles={"out": 2})
 
 
+class Named(Model):
+    """Layers called like methods of a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys, self.values = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.values.weight = self.keys.weight
+
+    def forward(self, x: Tensor, y: Tensor) -> None:
+        loss(self.values(torch.tanh(self.keys(x))), y, "squared_error")
+
+
+def test_layers_of_any_name() -> None:
+    """Once "keys" and "values" could not be tied, nor shown by ``graph.module()``: `nn.ModuleDict` refuses them."""
+    torch.manual_seed(6)
+    data = [(torch.randn(WIDTH).double(), torch.randn(WIDTH).double()) for _ in range(3)]
+    graph = assert_compiled(Named().double(), data)
+    assert [name for name, _ in graph.module().named_parameters()] == [
+        f"keys_values.{name}" for name in ("keys.weight", "keys.bias", "values.bias")
+    ]
+
+
 def test_frozen_parameters_stay_as_they_are() -> None:
     torch.manual_seed(5)
     model = Language()
     model.embedding.weight.requires_grad_(False)
-    before = model.embedding.weight.clone()
-    graph = assert_compiled(Language().double(), texts(3))
+    before, bias = model.embedding.weight.clone(), model.out.bias.clone()
     graph = compile(model, *texts(1)[0])
     update = Update(partial(torch.optim.SGD, lr=0.1), min_update_frequency=4)
     with Inline(graph, update=update, max_active_keys=8) as runtime:
         runtime.train(graph.instances(texts(40)))
     assert torch.equal(before, model.embedding.weight)
-    assert not torch.equal(model.out.bias, torch.zeros(WORDS))
+    assert not torch.equal(model.out.bias, bias)

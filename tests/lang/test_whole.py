@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ampnet import Inline, Model, ModelError, Processes, Replicate, Update, compile
-from ampnet.lang import loss, repeat, whole
+from ampnet import Inline, Model, ModelError, NodeError, Processes, Replicate, Seq, Update, compile
+from ampnet.lang import each, loss, reduce, repeat, whole
 from ampnet.testing import assert_compiled
 
 F64 = torch.float64
@@ -210,3 +210,180 @@ def test_what_does_not_fit_is_named_with_its_shapes() -> None:
 
     with pytest.raises(ModelError, match=r"Fusion 'fusion' cannot be applied to \(2, 3\)"):
         compile(Wrong().double(), *samples(1)[0])
+
+
+# -- what a row-wise layer, or a second look, would get wrong
+
+
+class Scaled(nn.Bilinear):
+    """Does more than the layer that it extends."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return super().forward(a, b) / a.norm()
+
+
+class Best(nn.Module):
+    """Scores of a row or of rows, and which is the largest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(CLASSES, CLASSES))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = x @ self.weight
+        return scores, scores.argmax(-1)
+
+
+class Several(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled, self.best, self.words = Scaled(3, 3, 3), Best(), nn.Embedding(CLASSES, CLASSES)
+
+    def forward(self, xs: Seq, x: Tensor, y: Tensor) -> None:
+        scores, best = self.best(xs)
+        rows = each(lambda s, i: s * self.words(i), scores, best)
+        loss(reduce(rows, "sum") + self.words(self.best(x)[1]), y)
+
+
+def sequences() -> list[tuple[Any, ...]]:
+    x = torch.randn(4, 3, dtype=F64)
+    return [(Seq(torch.randn(n, 3, dtype=F64)), x[n], torch.tensor(n % CLASSES)) for n in (2, 1, 3, 2)]
+
+
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten..bilinear")
+def test_a_class_that_extends_a_layer_is_not_taken_for_it() -> None:
+    """Once it was given all rows as one batch: the norm was that of all of them, silently."""
+
+    class Extends(Several):
+        def forward(self, xs: Seq, x: Tensor, y: Tensor) -> None:
+            loss(self.scaled(x, x * 2), y)
+
+    torch.manual_seed(3)
+    assert_compiled(Extends().double(), sequences(), max_active_keys=4)
+
+
+def test_integers_beside_numbers_stay_integers() -> None:
+    """Once they came out as floats, which no embedding takes."""
+    torch.manual_seed(4)
+    assert_compiled(Several().double(), sequences(), max_active_keys=4)
+    with pytest.raises(ModelError, match="several dtypes"):
+        compile(Several().bfloat16(), Seq(torch.randn(2, 3).bfloat16()), torch.randn(3).bfloat16(), torch.tensor(0))
+
+
+def test_a_layer_that_is_replaced_is_looked_at_again() -> None:
+    """Once the shapes that a module gives were remembered for as long as it lived."""
+
+    class Grows(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.out = Fusion(), nn.Linear(CLASSES, CLASSES)
+
+        def forward(self, xs: Seq, x: Tensor, y: Tensor) -> None:
+            loss(reduce(each(self.out, whole(self.net.look, xs)), "sum"), y)
+
+    torch.manual_seed(5)
+    model = Grows().double()
+    for width in (3, 5):
+        model.net.look, model.out = nn.Linear(3, width).double(), nn.Linear(width, CLASSES).double()  # type: ignore[assignment]
+        assert_compiled(model, sequences(), max_active_keys=4)
+        model.net.look = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, width)).double()  # type: ignore[assignment]
+        assert_compiled(model, sequences(), max_active_keys=4)
+        model.net.look[1], model.out = nn.Linear(4, 2).double(), nn.Linear(2, CLASSES).double()
+        assert_compiled(model, sequences(), max_active_keys=4)
+
+
+def test_random_numbers_inside_of_sequences_are_refused() -> None:
+    """Once torch.vmap's refusal was taken for a module that it cannot map: sequence by sequence, it drew them."""
+
+    class Draws(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, xs: Tensor) -> Tensor:
+            return nn.functional.dropout(xs * self.scale, 0.5, self.training)
+
+    class Random(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.draws = Draws()
+
+        def forward(self, xs: Seq, x: Tensor, y: Tensor) -> None:
+            loss(reduce(self.draws(xs), "sum"), y)
+
+    model = Random().double()
+    graph = compile(model, *sequences()[0])
+    with Inline(graph) as runtime, pytest.raises(NodeError, match="'draws' .* draws random numbers"):
+        runtime.train(graph.instances(sequences()))
+    assert_compiled(model.eval(), sequences(), max_active_keys=4)
+
+
+def test_another_librarys_way_to_call_modules_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once torch's own was put in its place after the first compilation."""
+    torchs, calls = nn.Module.__call__, 0
+
+    def counted(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return torchs(module, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "__call__", counted)
+    model = Several().double()
+    compile(model, *sequences()[0])
+    model.loss(*sequences()[0])
+    assert nn.Module.__call__ is counted
+    assert calls
+
+
+class Kept(nn.Module):
+    """The first elements of a sequence, scaled to a length that is limited."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.weight, self.limit = nn.Parameter(torch.ones(3)), limit
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, xs: Tensor) -> Tensor:
+        self.calls += 1  # type: ignore[operator]
+        row = (xs[:4] * self.weight).sum(-2)
+        return row / row.norm(dim=None if self.limit > 1 else -1, keepdim=self.limit <= 1).clamp(min=self.limit)
+
+
+@pytest.mark.parametrize("limit", [0.5, 5.0, 2000.0])
+@pytest.mark.parametrize("lengths", [(2, 2, 6), (6, 6), (2,) * 9 + (5,)])
+def test_rows_are_not_mixed_whatever_their_size_and_number(limit: float, lengths: tuple[int, ...]) -> None:
+    """Once whether all sequences could be given to a module at once was tried with few, short and small ones: it cut
+    the list of sequences instead of each of them, and a norm that was limited became that of all."""
+
+    class Pools(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept = Kept(limit)
+
+        def forward(self, xs: Seq, y: Tensor) -> None:
+            loss(whole(self.kept, xs), y, "squared_error")
+
+    torch.manual_seed(6)
+    data = [(Seq(limit * torch.randn(n, 3, dtype=F64)), torch.randn(3, dtype=F64)) for n in lengths]
+    assert_compiled(Pools().double(), data, max_active_keys=10)
+
+
+def test_a_tensor_that_is_no_buffer_is_named() -> None:
+    class Loose(Fusion):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.ones(3)
+
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            return x * self.weight + self.table
+
+    class Adds(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loose = Loose()
+
+        def forward(self, x: Tensor, y: Tensor) -> None:
+            loss(self.loose(x), y)
+
+    with pytest.raises(ModelError, match=r"'table' is no buffer: self.register_buffer\('table', ...\)"):
+        compile(Adds(), torch.zeros(3), torch.tensor(0))

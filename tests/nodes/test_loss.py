@@ -43,7 +43,9 @@ def parts(outputs: Outputs) -> tuple[Report, dict[int, list[Messages]]]:
 
 
 @pytest.mark.parametrize("offsets", [None, [0, 2, 3, 6], [0, 2, 4, 6]])
-@pytest.mark.parametrize("kind", ["cross_entropy", "squared_error", "absolute_error", "function"])
+@pytest.mark.parametrize(
+    "kind", ["cross_entropy", "binary_cross_entropy", "squared_error", "absolute_error", "function"]
+)
 def test_losses_and_gradients_equal_autograd(kind: str, offsets: list[int] | None) -> None:
     torch.manual_seed(0)
     prediction = torch.randn(6, 4, dtype=torch.float64)
@@ -54,7 +56,11 @@ def test_losses_and_gradients_equal_autograd(kind: str, offsets: list[int] | Non
 
     if kind == "absolute_error":
         prediction[1, 2] = label[1, 2]  # what is right has no gradient
-    errors = {"squared_error": nn.functional.mse_loss, "absolute_error": nn.functional.l1_loss}
+    errors = {
+        "binary_cross_entropy": nn.functional.binary_cross_entropy_with_logits,
+        "squared_error": nn.functional.mse_loss,
+        "absolute_error": nn.functional.l1_loss,
+    }
     node = Loss(smooth if kind == "function" else kind)  # type: ignore[arg-type]
     report, back = parts(judge(node, prediction, label, offsets))
     leaf = prediction.clone().requires_grad_()
@@ -83,6 +89,9 @@ def test_cross_entropy_reports_accuracy_and_errors_the_absolute_error() -> None:
         node = Loss(kind)  # type: ignore[arg-type]
         report, _ = parts(judge(node, torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [0.0]])))
         assert report.metrics["absolute_error"].tolist() == [1.0, 3.0]
+    logits, wanted = torch.tensor([[1.0, -2.0], [3.0, 1.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    report, _ = parts(judge(Loss("binary_cross_entropy"), logits, wanted))
+    assert report.metrics["accuracy"].tolist() == [1.0, 0.5]
     report, _ = parts(judge(Loss(metrics={"first": lambda p, t: p[:, 0]}), scores, torch.tensor([0, 1, 1])))
     assert report.metrics["first"].tolist() == [2.0, 0.0, 5.0]
 
@@ -218,7 +227,7 @@ def test_training_needs_a_label() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="knows cross_entropy, squared_error, absolute_error, selection"):
+    with pytest.raises(ValueError, match="knows cross_entropy, binary_cross_entropy, squared_error, absolute_error"):
         Loss("hinge")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="stop or skip"):
         Loss(on_nan="ignore")  # type: ignore[arg-type]

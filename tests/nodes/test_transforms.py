@@ -290,7 +290,7 @@ def test_a_function_that_mixes_rows_is_found_out() -> None:
         (Linear(3, 2), torch.zeros(2, 4), "width 3, got a payload of shape"),
         (Linear(3, 2), torch.zeros(2, 3, dtype=F64), "float32 parameters, got a payload of torch.float64"),
         (Embedding(3, 2), torch.zeros(2), "int64 indices"),
-        (Embedding(3, 2), torch.tensor([0, 3]), "0 to 2.*got 0 to 3"),
+        (Embedding(3, 2), torch.tensor([0, 3]), "index 3 is out of range.*3 rows, 0 to 2"),
         (GruCell(nn.GRUCell(2, 2)), torch.zeros(2, 3), "width 4"),
         (LayerNorm(3), torch.zeros(2, 4), r"end in \(3,\)"),
         (Relu(), None, "without a payload"),

@@ -141,3 +141,9 @@ def test_what_does_not_fit_names_the_largest_node_and_the_remedy() -> None:
     with pytest.raises(GraphError, match=r"need 4.40 GB.* do not fit on 2 workers.*node 'b'.*Remedy: more workers"):
         cut(costs, 2, {}, PROCESS + 21 * 10**8)
     assert len(set(cut(costs, 3, {}, PROCESS + 21 * 10**8).values())) == 3
+
+
+def test_more_cuts_than_a_float_can_count() -> None:
+    """Once ``--workers 99`` ended in an OverflowError: 99 ** 199 cuts."""
+    costs = chain(*[1e-3] * 200)
+    assert set(cut(costs, 99, {})) == set(costs.seconds)

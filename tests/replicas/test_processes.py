@@ -599,7 +599,7 @@ def one_kill(seed: int) -> bool:
                 assert death.worker == f"worker{victim}"
                 assert "SIGKILL" in str(death)
                 assert all(bool(w.isfinite().all()) for some in weights(graph).values() for w in some)
-                with pytest.raises(AmpnetError, match="this runtime is over: worker"):
+                with pytest.raises(AmpnetError, match="this runtime has ended: worker"):
                     runtime.train(rows(1))
     return death is not None
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ampnet.lang import compile
+from ampnet.lang.ragged import Ragged
 from ampnet.lang.spaces import Edges, Space, Tree
 from ampnet.testing import assert_close, compiled_gradients, model_gradients
 from ampnet.testing.written import (
@@ -26,6 +27,7 @@ from ampnet.testing.written import (
     settings_in,
 )
 from ampnet.testing.written.instances import MOST, Sizes, instance
+from ampnet.testing.written.sequences import GATHERED, MODULES
 
 
 def assert_gradients_by_messages(program: Program, instances: list[tuple[Any, ...]], **settings: Any) -> None:
@@ -56,11 +58,13 @@ def test_sizes_of_instances_vary() -> None:
 
 def numbers(argument: Any) -> list[Any]:
     """All that an argument of a model holds."""
+    if isinstance(argument, Ragged):
+        return [numbers(one) for one in argument.spaces]
     if isinstance(argument, Space):
         ends = [argument._parents] if isinstance(argument, Tree) else []
         ends += [argument._source, argument._target] if isinstance(argument, Edges) else []
-        return [np.asarray(column).tolist() for column in [*ends, *argument._columns.values()]]
-    return argument.tolist() if isinstance(argument, Tensor) else [argument]
+        return [numbers(column) for column in [*ends, *argument._columns.values()]]
+    return argument.tolist() if isinstance(argument, Tensor | np.ndarray) else [argument]
 
 
 def test_a_seed_is_always_the_same_model() -> None:
@@ -99,6 +103,25 @@ def test_every_cell_in_every_loop(cell: str) -> None:
         ("repeat", 1, cell, ["other"]),
         ("bush", cell, ["tanh"], ["linear"], "sum", "losses"),
         ("graph", ["linear"], cell, ["tanh"], 2, "mean"),
+    ]
+    assert_gradients_by_messages(program, several(), max_active_keys=3)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_that_is_taken_whole(module: str) -> None:
+    program: Program = [
+        ("whole", "tokens", module, ["linear", ("whole", "letters", "gru", [], "sum")], "sum"),
+        ("nested", "gru", [("repeat", 1, "plain", [("whole", "tree", module, ["tanh"], "max")])], "mean"),
+        ("each", "words", [("whole", "letters", module, ["twin"], "logsumexp")], "sum"),
+    ]
+    assert_gradients_by_messages(program, several(), max_active_keys=3)
+
+
+@pytest.mark.parametrize("how", GATHERED)
+def test_every_way_to_gather_a_family(how: str) -> None:
+    program: Program = [
+        ("bush", "lstm", ["tanh"], ["linear"], how, "both"),
+        ("graph", ["linear"], "gru", ["tanh"], 2, how),
     ]
     assert_gradients_by_messages(program, several(), max_active_keys=3)
 

@@ -246,3 +246,13 @@ def test_an_optimizer_that_fails_is_named() -> None:
 def test_bad_policies_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Update(**settings)
+
+
+def test_an_optimizer_is_made_by_the_node() -> None:
+    made = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+    with pytest.raises(TypeError, match=r"got an Adam: give partial\(torch.optim.Adam, lr=...\)"):
+        Update(made)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got a float"):
+        Update(0.1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"update is one Update for all nodes, got an Adam: give ampnet.Update"):
+        Inline(rnn.build(hidden=4), update=made)  # type: ignore[arg-type]

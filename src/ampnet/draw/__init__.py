@@ -9,7 +9,7 @@ Shape and colour tell the kind of a node, as in the paper's figures:
     input           rounded ends    what the controller pumps; the state fields of its messages below its name
     parameterised   rectangle       has weights and updates itself
     transform       rounded         payload in, payload out
-    control         hexagon         looks at the state only: Cond, Phi, Isu
+    control         hexagon         reads the state only: Cond, Phi, Isu
     aggregate       trapezoid       one message from many or many from one: Concat, Bcast, Group, Flatmap, ...
     loss            double sides    where the forward run ends and the backward run starts
 
@@ -74,7 +74,7 @@ class Item:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     base: str
-    """What it is a replica of, with at least one other; "" for all others."""
+    """The original node of a replica; "" for all others."""
     share: float | None
     """Its mark."""
     note: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What there is to draw of a graph, before it has any place."""
+    """The elements of a drawing of a graph, without positions."""
 
     title: str
     items: list[Item]

@@ -22,7 +22,7 @@ import numpy as np
 
 Point = tuple[float, float]
 Curve = list[Point]
-"""Cubic Bézier pieces end to end: the first point, then three points for each piece."""
+"""Connected cubic Bézier segments: the first point, then three points for each segment."""
 
 GAP = 0.29
 """Between two layers, at least."""
@@ -36,7 +36,7 @@ TALL, TALLEST, FEW = 12.5, 20.0, 2
 """A drawing higher than this is broken into bands, unless it is wide as well; or higher than that, if more than a few
 lines would cross a break."""
 ALONE = 5
-"""How many boxes without any link stand in one layer."""
+"""The number of unconnected boxes in one layer."""
 SWEEPS, ROUNDS = 16, 40
 """How long order and place are improved."""
 
@@ -48,7 +48,7 @@ class Box:
     width: float
     height: float
     group: str = ""
-    """Boxes of one group and one layer stand side by side, in the order given, in a frame."""
+    """Boxes of one group and one layer are adjacent, in the given order, in a frame."""
     x: float = 0.0
     y: float = 0.0
     layer: int = 0
@@ -86,7 +86,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The outline around boxes of one group that stand side by side."""
+    """The outline around adjacent boxes of one group."""
 
     group: str
     count: int
@@ -117,7 +117,7 @@ class Slot:
     height: float
     group: str = ""
     number: int = -1
-    """Which box; -1 for a bend."""
+    """The index of the box; -1 for a bend."""
     rank: int = 0
     x: float = 0.0
     up: list[Join] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Join:
 
     @property
     def place(self) -> float:
-        """Where it meets the other slot, in ranks: ports of one box count as places side by side."""
+        """The rank of the other slot: ports of one box count as adjacent positions."""
         return self.other.rank + 0.8 * self.there / self.other.width
 
 
@@ -260,7 +260,7 @@ def _sort(row: list[Slot], joins: Callable[[Slot], list[Join]]) -> None:
 
 
 def _crossings(rows: Rows) -> int:
-    """How many pairs of lines cross between neighbouring layers: inversions, counted by insertion."""
+    """Returns the number of crossing lines between neighbouring layers: inversions, counted by insertion."""
     total = 0
     for row in rows:
         lines = sorted((s.rank + 0.8 * j.here / s.width, j.place) for s in row for j in s.down)

@@ -42,7 +42,7 @@ NAME_LINE, DETAIL_LINE, NOTE_LINE, PORT_LINE = 0.17, 0.145, 0.112, 0.13
 ABOVE_NOTE = 0.02
 PAD = 0.055
 SIDE = {"input": 0.16, "parameterised": 0.12, "transform": 0.12, "control": 0.2, "aggregate": 0.2, "loss": 0.18}
-"""What a shape takes off the width at each side."""
+"""The width that a shape needs at each side."""
 NARROWEST = 0.85
 ROUND = 0.22
 """The largest radius of a corner."""
@@ -53,7 +53,7 @@ LONGEST = 44
 NOTE_WIDTH = 28
 """Letters after which a note goes on in another line, so that it makes no box much wider than its name would."""
 DPI, PIXELS = 170, 20_000
-"""Of a PNG: its resolution, and the most it may have along a side."""
+"""The resolution of a PNG, and the maximal number of pixels of a side."""
 ARROW = 0.09
 
 
@@ -76,7 +76,7 @@ def svg_of(drawing: Sketch) -> str:
         path = Path(folder) / "graph.svg"
         save(drawing, path, "svg")
         text = path.read_text(encoding="utf-8")
-    # Without what belongs to a file of its own. Its style sheet would be the whole page's.
+    # Without the header of a standalone file. Its style sheet would apply to the whole page.
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = text.replace("*{stroke-linejoin", "svg.graph *{stroke-linejoin")
@@ -223,7 +223,7 @@ def flow(widths: Sequence[float], inner: float, gap: float = 0.22) -> list[tuple
 
 
 def _legend(drawing: Sketch) -> list[tuple[str, float]]:
-    """What the legend explains, of that which is there, with its width."""
+    """Returns the entries of the legend for the elements in the drawing, with their widths."""
     kinds = {item.kind for item in drawing.items}
     samples = [kind for kind in KINDS if kind in kinds] + sorted(kinds - set(KINDS))
     samples += ["closes a loop"] * any(e.back for e in drawing.edges)

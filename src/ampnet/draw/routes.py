@@ -1,7 +1,7 @@
 """Routes: how the lines of a drawing run between boxes that have their place in the layers of `ampnet.draw.layout`.
 
 A line leaves downwards and arrives from above. To the next layer it slants; through a layer it goes straight down, at
-its bend. What goes back, or on to the next band, takes a detour:
+its bend. An edge that goes back, or on to the next band, takes a detour:
 
               ┌─ track above ─┐
               v               │        [1] down from the box to a track below its layer,

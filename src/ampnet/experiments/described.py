@@ -27,7 +27,7 @@ class Description(Generic[S]):
     settings: type[S]
     """Their defaults are the paper's."""
     unit: str
-    """What the records are, in the plural."""
+    """The name of the records, in the plural."""
     paper_target: float | None
     """The value of the metric that the paper trains to."""
     metric: str = "accuracy"

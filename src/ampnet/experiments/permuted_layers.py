@@ -1,4 +1,4 @@
-"""Permuted layers on generated rows: each applies some of several layers, in an order of its own.
+"""Permuted layers on generated rows: each applies some of several layers, in its own order.
 
 Not of the paper. Batching by depth fails here: at every depth, each instance needs another layer. What is to be learnt
 is a teacher of the same make.

@@ -1,4 +1,4 @@
-"""A trained model in a file: weights, and all that is needed to make the model again and to ask it.
+"""A trained model in a file: weights, and everything needed to rebuild the model and to predict with it.
 
     save(path, workload, settings, facts, state, reached)             what `ampnet train ... --save` does
     saved = read(path); graph = saved.graph()                         and `ampnet evaluate`, `ampnet predict`
@@ -116,5 +116,4 @@ def _loaded(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, AttributeError, IndexError) as error:
-        reason = str(error).strip().splitlines()[0][:80] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path}: not a model that 'ampnet train ... --save' wrote, or damaged ({reason})") from error
+        raise DataError(f"{path}: not a model that 'ampnet train ... --save' wrote, or damaged") from error

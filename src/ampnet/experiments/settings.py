@@ -2,7 +2,7 @@
 
     Training ──> described.Mnist, described.Sentiment, ...        one frozen dataclass a workload: the paper's numbers
 
-A setting is one field, made by `option`: its default, and all that ``ampnet train WORKLOAD --help`` says of it.
+A setting is one field, made by `option`: its default, and its text in ``ampnet train WORKLOAD --help``.
 `ampnet.cli.train_options` makes the options from the fields; a workload that sets another default says no more than
 that. The effect of a setting is on the runtime
 (`ampnet.experiments.running`), on the model or on the data (the workload's module).
@@ -35,7 +35,7 @@ class Option:
     group: str
     """A key of `GROUPS`."""
     shown: str = ""
-    """The default in words; empty: the value itself."""
+    """The default as text; empty: the value itself."""
     metavar: str = ""
     """The value in help; empty: N for a number."""
     least: int = 1

@@ -1,6 +1,6 @@
 """A workload: a data set, a model, the paper's settings and target, and what its input looks like to people.
 
-One description, for all that is done with it:
+One description for all commands:
 
     train        load ──> facts ──> build ──> begin ──> instances of every epoch
     evaluate     a saved model: settings, facts ──> build;  load ──> instances of a split
@@ -93,7 +93,7 @@ class Workload(Description[S], ABC):
 
     @property
     def by_record(self) -> bool:
-        """Whether each record is an instance of its own, whatever the epoch: where `instances` is the one below."""
+        """Whether each record is one instance, whatever the epoch: if `instances` is not overridden."""
         return type(self).instances is Workload.instances
 
     def instances(

@@ -8,7 +8,7 @@
 
 A graph reads the parts in one order, that of `Arguments.names`, which the example fixes:
 
-    in the example       becomes an input of the graph; an instance that leaves it out gets the default, if there is one
+    in the example       becomes an input of the graph; an instance that omits it gets the default, if there is one
     not in the example   the default is a constant of the graph; an instance may not give another value
     a dict               each of its items is a part of its own, here 'batch_x' and 'batch_y' for ``forward(batch)``
 """
@@ -27,10 +27,11 @@ from torch import Tensor, nn
 
 from ampnet.errors import AmpnetError, DataError, ModelError
 from ampnet.lang.pyg import from_pyg, is_pyg
+from ampnet.lang.ragged import Ragged
 from ampnet.lang.spaces import Edges, Seq, Space
 
 Path = tuple[str, str | int | None]
-"""A parameter of forward, and the item of it: a key of a dict, a place in ``*args``; None: the argument itself."""
+"""A parameter of forward, and an item of it: a dict key or an index into ``*args``; None: the argument itself."""
 
 
 class Signature:
@@ -41,17 +42,17 @@ class Signature:
         self.signature = inspect.signature(model.forward)
         self.parameters = dict(self.signature.parameters)
         self.of_pyg: dict[str, Any] = {"nodes": "nodes", "edges": "edges"}
-        """How a `torch_geometric.data.Data` is taken apart: see `from_pyg`."""
+        """Keyword arguments of `from_pyg`, by which a `torch_geometric.data.Data` is converted."""
 
     def bind(
         self, args: Sequence[Any], named: Mapping[str, Any], whole: Collection[str] | None = None
     ) -> dict[str, Any]:
-        """The arguments by parameter, without defaults; those of ``*args`` as a tuple, of ``**kwargs`` as a dict.
+        """Returns the arguments by parameter, without defaults: ``*args`` as a tuple, ``**kwargs`` as a dict.
 
-        A dict or a `torch_geometric.data.Data` alone holds the arguments by name. A dict is an argument itself where
-        forward takes one argument, of another name. ``whole``: the parameters that are dicts, where that is known.
+        A single dict or `torch_geometric.data.Data` holds the arguments by name. The dict is itself the argument if
+        forward takes one argument and no key resembles its name. ``whole``: the parameters that are dicts, if known.
 
-        Raises `DataError` that names arguments which are missing or unknown.
+        Raises `DataError`, which names the missing or unknown arguments.
         """
         if len(args) == 1 and not named:
             (alone,) = args
@@ -106,7 +107,7 @@ class Signature:
         return call.args, call.kwargs
 
     def _is_argument(self, given: Mapping[str, Any], whole: Collection[str] | None) -> bool:
-        """Whether a dict that comes alone is the argument, rather than a dict of arguments."""
+        """Whether a single dict is the argument itself, rather than a dict of arguments."""
         names = list(self.parameters)
         if len(names) != 1 or self.parameters[names[0]].kind in _VARIABLE or names[0] in given:
             return False
@@ -118,8 +119,8 @@ class Signature:
         taken = {name for name, p in self.parameters.items() if p.kind not in _VARIABLE}
         if not taken & {self.of_pyg["nodes"], self.of_pyg["edges"]}:
             raise DataError(
-                f"a {type(data).__name__} is taken apart into arguments by name: 'nodes' (a Seq), 'edges' (Edges) and "
-                f"what there is of the whole graph ('y'). {self._takes()}. Write forward(self, nodes, edges, y), or "
+                f"a {type(data).__name__} is converted to arguments by name: 'nodes' (a Seq), 'edges' (Edges) and "
+                f"attributes of the whole graph ('y'). {self._takes()}. Write forward(self, nodes, edges, y), or "
                 f"give arguments of your own"
             )
         made = from_pyg(data, graph=taken - {self.of_pyg["nodes"], self.of_pyg["edges"]}, **self.of_pyg)
@@ -152,13 +153,13 @@ class Arguments:
         self.names = [self._name(path, place) for place, path in enumerate(self.paths)]
         self._learn_pyg()
         self.optional: set[int] = set()
-        """Parts that an instance may leave out, by place: labels, in inference."""
+        """Indices of the parts that an instance may omit: labels, in inference."""
         self._plain = all(item is None for _, item in self.paths) and all(
             self.signature.parameters[name].kind is not Parameter.KEYWORD_ONLY for name, _ in self.paths
         )
 
     def of(self, args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-        """The parts of an instance, in order; None for a label that is left out."""
+        """Returns the parts of an instance, in order; None for an omitted label."""
         if self._plain and not named and len(args) == len(self.paths) and (len(args) > 1 or not self.may_hold(args)):
             return args
         bound = self.signature.bind(args, named, self.whole)
@@ -175,7 +176,7 @@ class Arguments:
         return out
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Arguments:
-        """The same with the tensors of the example moved or cast; edges lead between the new elements."""
+        """Returns a copy with the example's tensors moved or cast; its edges refer to the new nodes."""
         made: dict[int, Any] = {}
 
         def one(given: Any) -> Any:
@@ -185,6 +186,9 @@ class Arguments:
                 elif isinstance(given, Space):
                     made[id(given)] = space = object.__new__(type(given))
                     space.__dict__.update({name: one(value) for name, value in given.__dict__.items()})
+                elif isinstance(given, Ragged):
+                    made[id(given)] = column = copy(given)
+                    column.spaces = [one(space) for space in given.spaces]
                 elif isinstance(given, Mapping):
                     made[id(given)] = {name: one(value) for name, value in given.items()}
                 else:
@@ -196,7 +200,7 @@ class Arguments:
         return out
 
     def nested(self, parts: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call of forward that has these parts."""
+        """Returns the positional and keyword arguments that call forward with these parts."""
         bound: dict[str, Any] = {}
         for (name, item), part in zip(self.paths, parts, strict=True):
             if item is None:
@@ -208,7 +212,7 @@ class Arguments:
         return self.signature.call(bound)
 
     def _learn_pyg(self) -> None:
-        """Take a Data apart as the example is: where there is one Seq and one Edges, under their names."""
+        """Set the argument names and control columns by which a Data is converted, from the example."""
         graphs = {Seq: "nodes", Edges: "edges"}
         for kind, role in graphs.items():
             found = [name for name, part in zip(self.names, self.example, strict=True) if type(part) is kind]
@@ -218,7 +222,7 @@ class Arguments:
         self.signature.of_pyg["control"] = [name for name, column in columns if isinstance(column, np.ndarray)]
 
     def may_hold(self, args: Sequence[Any]) -> bool:
-        """Whether a single argument holds all of them."""
+        """Whether a single argument holds all parts."""
         return len(args) == 1 and (isinstance(args[0], Mapping) or is_pyg(args[0]))
 
     def _default(self, place: int) -> Any:
@@ -232,7 +236,7 @@ class Arguments:
         raise DataError(f"{self.signature.model} was compiled for {where} '{self.names[place]}', which is not given")
 
     def _refuse_constants(self, bound: Mapping[str, Any]) -> None:
-        """What was not in the example is a constant of the graph."""
+        """Raise `DataError` for an argument that differs from the constant compiled into the graph."""
         known = {name for name, _ in self.paths}
         for name, value in bound.items():
             if name in known:
@@ -265,7 +269,7 @@ class Arguments:
         return self.signature.parameters[name].kind in _VARIABLE
 
     def _spreads(self, name: str) -> bool:
-        """Whether each item of an argument is a part of its own."""
+        """Whether each item of an argument is a separate part."""
         return self._extra(name) or name in self.whole
 
     def _name(self, path: Path, place: int) -> str:
@@ -278,7 +282,7 @@ class Arguments:
 
 
 def arguments_of(sample: Any) -> tuple[Any, ...]:
-    """What one sample of a data set holds, by position: a tuple or list its items; anything else is one argument."""
+    """Returns the positional arguments of one sample: the items of a tuple or list; anything else is one argument."""
     return tuple(sample) if isinstance(sample, tuple | list) else (sample,)
 
 

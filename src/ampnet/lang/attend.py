@@ -26,7 +26,7 @@ from ampnet.lang.line import here
 
 
 def softmax(scores: Any) -> Any:
-    """The softmax over the elements of a family: a family of weights. Rows of several numbers have one for each."""
+    """Returns the softmax over the elements of a family, as a family of weights. Each column of a row is separate."""
     total = reduce(scores, "logsumexp")
     return each(lambda score: torch.exp(score - total), scores)
 
@@ -38,8 +38,8 @@ def attention(query: Any, keys: Any, values: Any, *, heads: int = 1) -> Any:
 
         read = attention(self.ask(h), each(self.key, states), each(self.value, states), heads=4)
 
-    With several heads, query and keys are cut into as many equal parts, and so are the values; the results of all heads
-    are side by side, as in `torch.nn.MultiheadAttention` without its projections.
+    With several heads, queries, keys and values are split into equal parts, one for each head. The results of all heads
+    are concatenated, as in `torch.nn.MultiheadAttention` without its projections.
     """
 
     def score(key: Any) -> Any:

@@ -5,8 +5,9 @@
     nn.GRUCell, nn.LSTMCell, tree cells      the node of that name, its inputs side by side
     nn.Dropout                               Dropout, with a mask for each message
     nn.GRU, attention, transformer layers    Module: taken whole, all sequences at once (`ampnet.lang.taken`)
-    any other with parameters of its own     Module: taken whole, with autograd inside (`ampnet.lang.whole`)
-    without parameters of its own            no node: what its forward does is traced
+    any other with parameters of its own     Module: taken whole, with autograd inside (`ampnet.lang.whole`), unless
+                                             its forward applies combinators to its arguments: then it is traced
+    without parameters of its own            no node: its forward is traced
 
 A module that is called in several places is one node with as many sites: its parameters are updated in one place. So
 are those that several modules share: all of them become one node (`ampnet.nodes.tied`).
@@ -56,12 +57,12 @@ _NODES: dict[type[nn.Module], Callable[..., Node]] = {
 """Modules of one tensor that have a node of their own."""
 
 _patching, _patched = threading.Lock(), 0
-"""Calls of modules are intercepted while so many models are being compiled or run eagerly."""
+"""The number of models being compiled or run eagerly. Calls of modules are intercepted while it is not zero."""
 
 
 class Bare(TorchFunctionMode):
-    """Functions of nothing but parameters. Torch would work them out at once, and the model would go on with the
-    weights of that moment for ever."""
+    """Intercepts functions of parameters alone. Torch would evaluate them at compile time, and the graph would keep
+    that result while the weights change."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -70,7 +71,12 @@ class Bare(TorchFunctionMode):
         bare = any(isinstance(a, nn.Parameter) for a in given) and not any(isinstance(a, Value) for a in given)
         name = getattr(function, "__name__", "")
         if trace is not None and name in _DRAWN:
-            trace.fail(f"torch's {name} draws random numbers, which would be those of the compilation for ever")
+            trace.fail(
+                f"torch's {name} draws random numbers, which would be drawn once, at compile time. Noise is an "
+                f"argument of forward, drawn where instances are made"
+            )
+        if name == "__getitem__" and any(isinstance(a, Value) for a in given):  # torch would iterate over the value
+            return ops.call(function, args, {})
         if trace is None or not bare or name in _ABOUT:
             return function(*args, **(kwargs or {}))
         if name == "__get__":  # an attribute: shape and dtype are known, views such as T are values
@@ -83,18 +89,18 @@ class Bare(TorchFunctionMode):
 
 
 _ABOUT = {"size", "dim", "numel", "stride", "is_floating_point", "is_complex", "__len__", "__repr__", "__format__"}
-"""What can be asked of a parameter without asking for its numbers."""
+"""Attributes of a parameter that do not depend on its values."""
 
 
 _DRAWN = {"rand", "randn", "randint", "randperm", "normal"}
-"""Functions that make a tensor of random numbers of nothing."""
+"""Functions without tensor arguments that return random numbers."""
 
 
 _plain = nn.Module.__call__
 
 
 def _intercepting(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """In place of `nn.Module.__call__`: the call of a module with a value, a parameter or a family among its
+    """Replaces `nn.Module.__call__`; intercepts calls that have a value, a parameter or a family among their
     arguments."""
     trace = current.get()
     if trace is not None and _symbolic((args, kwargs)):
@@ -107,7 +113,7 @@ def _intercepting(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             raise ModelError(f"{type(module).__name__} {fault}", here()) from None
         if made is not None:
             return made
-        if is_taken(module, kind):
+        if is_taken(module, kind, args, kwargs):
             return eager(_plain, module, args, kwargs)
     return _plain(module, *args, **kwargs)
 
@@ -118,10 +124,12 @@ def _symbolic(nest: Any) -> bool:
 
 @contextmanager
 def families_taken() -> Iterator[Callable[..., Any]]:
-    """While this lasts, modules can be called with families: those of sequences, and others that are taken whole. Gives
-    the plain way to call a module."""
-    global _patched
+    """A context in which modules that become one node (see `ampnet.lang.taken`) accept families. Yields the
+    original `nn.Module.__call__`."""
+    global _patched, _plain
     with _patching:
+        if nn.Module.__call__ is not _intercepting:
+            _plain = nn.Module.__call__  # torch's, or another library's
         _patched += 1
         nn.Module.__call__ = _intercepting  # type: ignore[method-assign]
     try:
@@ -129,20 +137,20 @@ def families_taken() -> Iterator[Callable[..., Any]]:
     finally:
         with _patching:
             _patched -= 1
-            if not _patched:
+            if not _patched and nn.Module.__call__ is _intercepting:
                 nn.Module.__call__ = _plain  # type: ignore[method-assign]
 
 
 @contextmanager
 def intercepted() -> Iterator[None]:
-    """While a model is traced, calls of modules with a value (or parameter) among their arguments come by here."""
+    """A context for tracing: intercepts calls of modules that have a value or parameter among their arguments."""
     with families_taken(), Bare():
         yield
 
 
 def _call(trace: Trace, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kind = kind_of(module)
-    if has_families((args, kwargs)) and not is_taken(module, kind):
+    if has_families((args, kwargs)) and not is_taken(module, kind, args, kwargs):
         return _stacked(trace, module, kind, args, kwargs)
     if kind in _NODES:
         (x,) = (*args, *kwargs.values())
@@ -164,7 +172,7 @@ def _call(trace: Trace, module: nn.Module, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _stacked(trace: Trace, module: nn.Module, kind: type | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What its forward does is traced; of a stack of transformer layers, layer by layer."""
+    """Trace the module's forward; a stack of transformer layers is traced layer by layer."""
     try:
         made = stack(module, kind, args, kwargs)
     except Fault as fault:
@@ -173,8 +181,8 @@ def _stacked(trace: Trace, module: nn.Module, kind: type | None, args: tuple[Any
 
 
 def kind_of(module: nn.Module | None) -> type | None:
-    """What decides about its node. One with hooks, or a forward of its own, does more than its type says: a Module
-    calls it as it is."""
+    """Returns the type that selects its node. It is `nn.Module` for a module with hooks or its own ``forward``
+    attribute: a Module node calls it unchanged."""
     if module is None:
         return None
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
@@ -182,7 +190,7 @@ def kind_of(module: nn.Module | None) -> type | None:
 
 
 def _with_state(trace: Trace, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], parts: int) -> Any:
-    """The input of a cell and its state; zeros where none is given, as in torch."""
+    """Returns the input and the state of a cell; the state defaults to zeros, as in torch."""
     x = args[0] if args else kwargs["input"]
     state = args[1] if len(args) > 1 else kwargs.get("hx")
     if state is None:
@@ -192,7 +200,7 @@ def _with_state(trace: Trace, module: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def apply(trace: Trace, module: nn.Module, args: Sequence[Any], node: Callable[..., Node]) -> Value:
-    """A call as a proto. Several tensors go in side by side."""
+    """Add the proto of a module call; returns its output. Several input tensors are concatenated."""
     check_module(trace, module)
     values = [trace.bring(a) for a in args]
     row = _output(trace, module, args)
@@ -214,7 +222,7 @@ def apply(trace: Trace, module: nn.Module, args: Sequence[Any], node: Callable[.
 
 
 def check_module(trace: Trace, module: nn.Module) -> None:
-    """Raise where a module cannot be a node that updates itself."""
+    """Raise `ModelError` if a module cannot become a node with its own updates."""
     if id(module) not in trace.modules:
         trace.fail(f"a {type(module).__name__} is called that is no submodule of the model, so nothing would train it")
     fault = not_repeatable(module)
@@ -223,13 +231,13 @@ def check_module(trace: Trace, module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             trace.fail(
-                f"the parameter '{name}' of {named(trace, module)} has a hook, which nobody would call: its gradient "
-                f"adds up in its node. An Update can clip it; a function of your own can go before the loss"
+                f"the parameter '{name}' of {named(trace, module)} has a hook, which would never be called: its "
+                f"gradient is summed in its node. An Update can clip it; a function of your own can go before the loss"
             )
 
 
 def of_parameter(trace: Trace, kind: type[nn.Linear] | type[nn.Embedding], x: Any, *given: nn.Parameter) -> Value:
-    """``F.linear(x, weight, bias)`` or ``F.embedding(x, weight)`` of bare parameters: as of a module that has them."""
+    """Add ``F.linear(x, weight, bias)`` or ``F.embedding(x, weight)`` of bare parameters as the call of a module."""
     for module in trace.kept:
         if type(module) is kind and [id(p) for p in module.parameters()] == [id(p) for p in given]:
             return apply(trace, module, [x], _NODES[kind])
@@ -250,7 +258,7 @@ def of_parameter(trace: Trace, kind: type[nn.Linear] | type[nn.Embedding], x: An
 
 
 def _output(trace: Trace, module: nn.Module, args: Sequence[Any]) -> Tensor:
-    """Shape and dtype of what a module makes of one row."""
+    """Returns a meta tensor with the shape and dtype of a module's output for one row."""
     rows = [a.row if isinstance(a, Value) else meta(trace.value(a).row) for a in args]
     weights = {name: meta(p) for name, p in [*module.named_parameters(), *module.named_buffers()]}
     given: tuple[Any, ...] = (rows[0], (rows[1], rows[2])) if isinstance(module, nn.LSTMCell) else tuple(rows)
@@ -270,7 +278,7 @@ def _output(trace: Trace, module: nn.Module, args: Sequence[Any]) -> Tensor:
 
 
 def named(trace: Trace, module: nn.Module) -> str:
-    """A module in words: its type, and its name in the model."""
+    """Returns the module's type and its name in the model, for error messages."""
     return f"{type(module).__name__} '{trace.modules.get(id(module), '?')}'"
 
 
@@ -285,7 +293,7 @@ def _dropout(trace: Trace, module: nn.Dropout, x: Any) -> Value:
 
 
 def make_node(proto: Proto, keys: Sequence[Sequence[str]]) -> Node:
-    """The node of a module that is called in these places."""
+    """Build the node of a module, with a site for each call."""
     assert proto.module is not None
     assert proto.make is not None
     try:

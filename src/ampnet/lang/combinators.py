@@ -1,21 +1,21 @@
 """The combinators: control flow and structure in a model that is written for one instance.
 
-    each(f, family)                   a function of every element
+    each(f, family)                   apply a function to every element
     fold(f, sequence, start)          a loop over a sequence: the last result
     scan(f, sequence, start)          the same: every step's result, and the last
-    repeat(f, start, times=n)         a loop of so many rounds, fixed or given by the instance
+    repeat(f, start, times=n)         a loop of n rounds, fixed or given by the instance
     repeat(f, start, while_=going)    a loop while a condition on integers holds
     fold_tree(tree, leaf, branch)     a tree from the leaves up: every node's result, and the root's
-    messages(f, edges, family)        along the edges of a graph, reduced at their targets
+    messages(f, edges, family)        message passing along the edges of a graph, reduced at their targets
     choose(index, options, *args)     one of several functions or modules
-    reduce(family, "sum")             one value of all elements: sum, mean, max, logsumexp
+    reduce(family, "sum")             reduce all elements to one value: sum, mean, max, logsumexp
     softmax(scores), attention(query, keys, values)        over a family (`ampnet.lang.attend`)
     self_attention(q, k, v), whole(module, xs)             of whole sequences (`ampnet.lang.whole`)
     family[i]                         one element, by an integer of the instance
-    loss(prediction, label)           anywhere, any number of times
+    loss(prediction, label)           a training loss: anywhere, any number of times
 
-Concatenation, slices and all else are torch's own. A value may be used in as many places as you like, also inside of a
-combinator's function: there it is the same for every element and round.
+Everything else (concatenation, slices, arithmetic) is plain torch. A value may be used any number of times, also inside
+a combinator's function: there it is the same for every element and round.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from ampnet.errors import ModelError
-from ampnet.lang.eager import Eager
+from ampnet.lang.eager import Eager, itself
 from ampnet.lang.ints import Int
 from ampnet.lang.line import here
+from ampnet.lang.nest import takes
 from ampnet.lang.trace import current
 from ampnet.lang.traced import Traced
 from ampnet.nodes.metrics import Ratio
@@ -36,8 +38,17 @@ from ampnet.nodes.metrics import Ratio
 Function = Callable[..., Any]
 Reduction = Literal["sum", "mean", "max", "logsumexp"]
 _REDUCTIONS = ("sum", "mean", "max", "logsumexp")
-_LOSSES = ("cross_entropy", "squared_error", "absolute_error", "selection")
+_LOSSES = ("cross_entropy", "binary_cross_entropy", "squared_error", "absolute_error", "selection")
+_ELSEWHERE = {
+    **dict.fromkeys(("mse", "mse_loss", "l2"), "squared_error"),
+    **dict.fromkeys(("mae", "l1", "l1_loss"), "absolute_error"),
+    **dict.fromkeys(("bce", "bce_with_logits", "binary_cross_entropy_with_logits"), "binary_cross_entropy"),
+    **dict.fromkeys(("ce", "nll", "nll_loss", "crossentropy"), "cross_entropy"),
+}
+"""Names that other libraries have for these losses."""
 _EAGER = Eager()
+_ITSELF: Any = object()
+"""In place of a label: the prediction is the loss."""
 
 
 def _runs() -> Eager | Traced:
@@ -46,7 +57,7 @@ def _runs() -> Eager | Traced:
 
 
 def each(function: Function, *families: Any) -> Any:
-    """Apply a function to every element of a `Seq`, `Tree` or `Edges`, or of families made of one. Gives a family.
+    """Apply a function to every element of a `Seq`, `Tree` or `Edges`, or of families over one. Returns a family.
 
     ::
 
@@ -54,14 +65,14 @@ def each(function: Function, *families: Any) -> Any:
         y = each(lambda h, x: self.out(torch.cat((h, x), -1)), h, atoms.x)
         v = each(lambda sentence: fold(self.read, sentence.words, self.zeros(64)), document)   # words: sequences
 
-    The function may use `each`, `fold` and the like itself, on another space or on a column that has a sequence for
-    each element. If it returns a family, the result is a family of families.
+    The function may itself call combinators, on another space or on a column that has a sequence for each element. If
+    it returns a family, the result is a family of families.
     """
     return _runs().each(function, families)
 
 
 def fold(step: Function, family: Any, start: Any) -> Any:
-    """``carry = step(carry, element)`` for every element in order; gives the last carry.
+    """``carry = step(carry, element)`` for every element in order; returns the last carry.
 
     ::
 
@@ -73,7 +84,7 @@ def fold(step: Function, family: Any, start: Any) -> Any:
 
 
 def scan(step: Function, family: Any, start: Any) -> tuple[Any, Any]:
-    """The same as `fold`; gives the family of all carries, and the last::
+    """The same loop as `fold`; returns the family of all carries, and the last carry::
 
     states, last = scan(lambda h, x: self.cell(x, h), inputs, self.zeros(128))
     """
@@ -81,7 +92,7 @@ def scan(step: Function, family: Any, start: Any) -> tuple[Any, Any]:
 
 
 def repeat(body: Function, start: Any, times: Int | int | None = None, *, while_: Function | None = None) -> Any:
-    """``carry = body(carry)``, so many times or while a condition holds; gives the last carry.
+    """``carry = body(carry)``, a number of times or while a condition holds; returns the last carry.
 
     ::
 
@@ -90,18 +101,20 @@ def repeat(body: Function, start: Any, times: Int | int | None = None, *, while_
         h = repeat(lambda h, i: choose(order[i], self.layers, h), x, times=8)   # i: the number of the round, from 0
         h, n = repeat(lambda s: (self.layer(s[0]), s[1] // 2), (x, n), while_=lambda s: s[1] > 1)
 
-    The condition looks at integers only: those of the instance, and those that the loop carries. No round at all gives
-    ``start``.
+    The condition may read integers only: those of the instance, and those that the loop carries. With zero rounds the
+    result is ``start``.
     """
     if (times is None) == (while_ is None):
         raise ModelError("repeat needs either times=... or while_=...", here())
+    if while_ is not None and not takes(while_, 1):
+        raise ModelError("while_ takes the carry as one argument, as the body does: while_=lambda s: s[1] > 1", here())
     return _runs().repeat(body, start, times, while_)  # type: ignore[arg-type]
 
 
 def fold_tree(
     tree: Any, leaf: Function, branch: Function, *, children: int | Literal["family"] | None = None
 ) -> tuple[Any, Any]:
-    """A `Tree` from the leaves up. Gives the family of results at every node, and the result at the root.
+    """Fold a `Tree` from the leaves up. Returns the family of results at every node, and the result at the root.
 
     ::
 
@@ -111,9 +124,9 @@ def fold_tree(
             branch=lambda left, right: self.branch(torch.cat((left, right), -1)),
         )
 
-    ``branch`` gets a result for each child, so all inner nodes have the same number of children: that of the example,
-    or ``children``. Where it takes one argument more, that is the node itself. With ``children="family"``, nodes may
-    have any number of them, and ``branch`` gets their results as a family, in order::
+    ``branch`` gets one result for each child, so all inner nodes have the same number of children: that of the example,
+    or ``children``. If it takes one argument more, that is the node itself. With ``children="family"``, nodes may have
+    any number of children, and ``branch`` gets their results as a family, in order::
 
         branch=lambda hs, node: self.join(reduce(hs, "sum") + self.embed(node.kind))     # or "max", "mean"
         branch=lambda hs, node: attention(self.ask(node.x), hs, hs)
@@ -127,14 +140,14 @@ def fold_tree(
 def messages(
     function: Function, edges: Any, values: Any, *, to: Any = None, reduction: Reduction | Function = "sum"
 ) -> Any:
-    """Send a message along every edge, and reduce what arrives at each node. Gives a family over the nodes.
+    """Send a message along every edge, and reduce the messages at each node. Returns a family over the nodes.
 
     ::
 
         m = messages(lambda h, bond: choose(bond.kind, self.linears, h), bonds, h)
 
     ``function`` gets the value at the edge's source, the one at its target if ``to`` is given, and the edge if it takes
-    one argument more. A node that no edge leads to gets zeros.
+    one argument more. A node without incoming edges gets zeros.
 
     ``reduction`` may be a function of the family of messages that arrive at a node (of families, where a message is a
     tuple); if it takes two arguments, the second is the value of ``to`` at that node::
@@ -149,7 +162,7 @@ def messages(
 
 
 def choose(index: Int | int, options: Iterable[Function], *args: Any) -> Any:
-    """``options[index](*args)``: the options are modules or functions, the index an integer of the instance::
+    """Returns ``options[index](*args)``. Options are modules or functions; the index is an integer of the instance::
 
     h = choose(expert, self.experts, h)
     """
@@ -160,7 +173,7 @@ def choose(index: Int | int, options: Iterable[Function], *args: Any) -> Any:
 
 
 def reduce(family: Any, reduction: Reduction = "sum") -> Any:
-    """One value of all elements; of a tuple of families, a tuple of values.
+    """Reduce all elements of a family to one value; a tuple of families to a tuple of values.
 
     ::
 
@@ -172,34 +185,49 @@ def reduce(family: Any, reduction: Reduction = "sum") -> Any:
 
 def loss(
     prediction: Any,
-    label: Any,
-    function: Literal["cross_entropy", "squared_error", "absolute_error", "selection"] | Function = "cross_entropy",
+    label: Any = _ITSELF,
+    function: Literal["cross_entropy", "binary_cross_entropy", "squared_error", "absolute_error", "selection"]
+    | Function = "cross_entropy",
     *,
     name: str = "loss",
     metrics: Mapping[str, Function | Ratio] | None = None,
     weight: float = 1.0,
     on_nan: Literal["stop", "skip"] = "stop",
 ) -> Tensor | None:
-    """Something to be made small. May be called at any scope: inside of `each` it is a loss for every element.
+    """Add a loss for training to minimise. May be called at any scope: inside `each` it is a loss for every element.
 
     ::
 
         loss(self.classify(h), label)                                        # a row of scores, an int64 number
         loss(self.out(h), target, "squared_error")                           # two rows; or "absolute_error"
+        loss(self.score(h), target, "binary_cross_entropy")                  # logits, and numbers from 0 to 1
         loss(each(self.score, h), answer, "selection")                       # which of the elements
+        loss(kl, name="kl", weight=0.1)                                      # one number, which is the loss itself
         each(lambda h, y: loss(self.out(h), y), states, tree.label)          # at every node of a tree
 
-    ``function`` may be any differentiable function of (prediction rows, label rows) that gives a number per row.
-    ``metrics`` are reported besides accuracy or absolute error: functions like it, or a `Ratio`, by name. Losses are
-    kept apart by ``name`` in statistics, with their metrics: ``stats.losses["mood"]``, ``stats.metrics["mood.f1"]``;
-    those of the same name are reported as one.
+    ``function`` may be any differentiable function of (prediction rows, label rows) that returns a number per row.
+    ``metrics`` maps names to such functions, or to `Ratio` objects; they are reported besides accuracy or absolute
+    error. Statistics are kept by ``name``: ``stats.losses["mood"]``, ``stats.metrics["mood.f1"]``. Losses of the same
+    name are reported as one.
 
-    What training minimises is the sum of all losses of an instance, each times its ``weight``. Run eagerly it gives the
-    loss; compiled, nothing.
+    Training minimises the sum of all losses of an instance, each multiplied by its ``weight``. Returns the loss when
+    run eagerly, and None when compiled.
     """
     _check_loss_name(name, metrics)
     if isinstance(function, str) and function not in _LOSSES:
-        raise ModelError(f"a loss is one of {', '.join(_LOSSES)}, or a function; got {function!r}", here())
+        known = _ELSEWHERE.get(function.lower())
+        hint = f"; did you mean '{known}'?" if known is not None else ""
+        raise ModelError(f"a loss is one of {', '.join(_LOSSES)}, or a function; got {function!r}{hint}", here())
+    if label is _ITSELF:
+        if function != "cross_entropy":
+            raise ModelError(f"a loss of {function!r} needs a label; loss(value) minimises the value itself", here())
+        if prediction.ndim:
+            raise ModelError(
+                f"loss(value) without a label minimises one number, got a tensor of shape {tuple(prediction.shape)}: "
+                f"add its numbers up (.sum()), or give a label",
+                here(),
+            )
+        label, function = torch.zeros(()), itself
     return _runs().loss(prediction, label, function, name, metrics, weight, on_nan)
 
 

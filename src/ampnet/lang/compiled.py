@@ -1,12 +1,12 @@
-"""Compiled: a model's graph, which also knows how to make its instances.
+"""Compiled: a model's graph, which also builds the instances to run through it.
 
-    graph = compile(model, *example)          the example says what kind of arguments there are, and their shapes
+    graph = compile(model, *example)          the example fixes the kinds and shapes of the arguments
     graph.instance(*arguments)                one instance, to be pumped; also by name, or from a dict of names
     graph.instances(dataset)                  an instance for each sample
-    graph.bucket(100, *arguments)             a hundred that take the same way, as one with a row of each in a message
+    graph.bucket(100, *arguments)             a hundred instances with the same control flow, as one: 100 rows a message
     print(graph.explain())                    every value: its scope, state, key, and the line that made it
 
-The parameters are the model's own, so whatever a runtime does with the graph has been done to the model.
+The graph shares the model's parameters, so training the graph trains the model.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ampnet.lang.explain import explain, noted
 from ampnet.lang.ints import Int, function, needs_structure, parts
 from ampnet.lang.line import Line
 from ampnet.lang.lower import Note, lower, needs
+from ampnet.lang.model import no_loss
 from ampnet.lang.passes import fuse_linear, fuse_loops, fuse_rows, remove_dead
 from ampnet.lang.ragged import Flat
 from ampnet.lang.scope import Axis, Scope
@@ -62,16 +63,16 @@ def compile(
     tiles: Mapping[str, int] | None = None,
     **named: Any,
 ) -> Compiled:
-    """The graph of a model. ``example`` is any one instance, whole: what ``forward`` takes, by position or by name.
+    """Compile a model to a graph. ``example`` is any one instance: the arguments of ``forward``, by position or name.
 
-    ``compile(model, {"tokens": ..., "label": ...})`` gives the arguments as a dict: also those that are called like an
-    option below. An argument that the example leaves out is a constant of the graph, with its default.
+    ``compile(model, {"tokens": ..., "label": ...})`` passes the arguments as a dict; this also works for an argument
+    with the name of an option below. An argument that the example omits becomes a constant of the graph: its default.
 
-    The switches leave out a pass each (see `ampnet.lang.passes`); none of them changes a gradient.
+    Each switch disables one pass (see `ampnet.lang.passes`); none of them changes a gradient.
 
-    ``replicas``: so many copies of the whole model; or ``{"cell": 4}``, copies of what single modules of the model do,
-    by their names in it (a pattern: of all that match, together). `Replicate` says how messages are shared out and how
-    copies are kept together. ``tiles``: ``{"fc": 2}``, a large `nn.Linear` in so many parts, each a node of its own.
+    ``replicas``: the number of copies of the whole model; or ``{"cell": 4}``, copies of single modules by their names
+    in the model (a pattern: all modules that match, together). `Replicate` sets how messages are distributed and how
+    copies are synchronised. ``tiles``: ``{"fc": 2}`` splits a large `nn.Linear` into two parts, each a separate node.
     """
     arguments = Arguments(model, example, named)
     trace = traced(model, arguments)
@@ -88,8 +89,8 @@ def compile(
 
 
 def traced(model: nn.Module, arguments: Arguments) -> Trace:
-    """Run the model once on symbols, and note down what it does."""
-    with torch.enable_grad():  # so that a model's own no_grad() can be told
+    """Run the model once on symbols; returns the trace."""
+    with torch.enable_grad():  # so that a model's own no_grad() is detected
         return _traced(model, arguments)
 
 
@@ -106,7 +107,7 @@ def _traced(model: nn.Module, arguments: Arguments) -> Trace:
     finally:
         current.reset(token)
     if not any(p.is_loss for p in trace.protos):
-        raise ModelError(f"the forward of {type(model).__name__} calls no loss(...), so there is nothing to train")
+        raise ModelError(no_loss(model))
     for proto in trace.protos:
         if proto.is_loss:
             _refuse_trained_label(trace, proto)
@@ -114,7 +115,7 @@ def _traced(model: nn.Module, arguments: Arguments) -> Trace:
 
 
 def _refuse_trained_label(trace: Trace, proto: Proto) -> None:
-    """No gradient goes back by way of a label."""
+    """Raise `ModelError` if the label of a loss depends on parameters: a label gets no gradient."""
     todo, seen = [proto.inputs[1]], set()
     while todo:
         value = todo.pop()
@@ -172,7 +173,7 @@ def _remedy(given: Any) -> str:
 
 
 def _line(model: nn.Module) -> Line:
-    """The line where the model's forward begins."""
+    """Returns the line where the model's forward begins."""
     code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
     if code is None:
         return Line("?", 0, "")
@@ -197,12 +198,12 @@ def _check_nodes(arguments: Sequence[Any], edges: int, nodes: int, names: tuple[
 
 
 def _kind(given: Any) -> type:
-    """What an argument must be an instance of."""
+    """Returns the type that an argument must have."""
     return Tensor if isinstance(given, Tensor) else int if isinstance(given, int | np.integer) else type(given)
 
 
 class Compiled(Graph):
-    """The graph of a model, and the way from arguments to instances. Made by `compile`."""
+    """The graph of a model; converts arguments to instances. Built by `compile`."""
 
     def __init__(
         self,
@@ -228,10 +229,10 @@ class Compiled(Graph):
         needed = needs(trace, protos)
         self._trace, self._plan, self._arrays = trace, Plan(needed.scalars), needed.arrays
         self.origins: list[Note] = lower(self, protos, self._plan)
-        """Where every node and input comes from."""
+        """The origin (line, scope, fields) of every node and input."""
         self._pumps = [(p, self._plan.fields(p.scope), p.outputs[0].row) for p in protos if p.pump is not None]
         self._losses = [p.scope for p in protos if p.is_loss]
-        self._filled = {p.puts_together for p in protos if p.puts_together is not None}
+        self._filled = list(dict.fromkeys(p.puts_together for p in protos if p.puts_together is not None))
         self._arguments, self._kinds = arguments, [_kind(e) for e in arguments.example]
         self._labels = _only_labels(protos)
         pumps = [(p.name, p.pump) for p in protos if p.pump is not None and p.pump.column is None]
@@ -243,13 +244,13 @@ class Compiled(Graph):
         self.notes = noted(self.origins)
 
     def module(self) -> nn.ModuleDict:
-        """All parameters by node; the model itself has them too, under its own names."""
+        """Returns all parameters, by node. The model's own ``state_dict`` has them under the model's names."""
         return super().module()
 
     def to(self, *args: Any, **kwargs: Any) -> Compiled:
-        """Move or cast the model's parameters, as `torch.nn.Module.to` does. Not while a run is going on.
+        """Move or cast the model's parameters, as `torch.nn.Module.to` does. Must not be called during a run.
 
-        From then on, instances are made of tensors of the new dtype.
+        Instances built afterwards have tensors of the new dtype.
         """
         self.model.to(*args, **kwargs)
         super().to(*args, **kwargs)
@@ -267,9 +268,9 @@ class Compiled(Graph):
 
     @property
     def prediction(self) -> Prediction:
-        """The graph of what ``forward`` returns, with the same parameters; compiled when it is first asked for.
+        """Returns the graph that computes what ``forward`` returns, with the same parameters; compiled at first use.
 
-        Raises `ModelError` where ``forward`` returns nothing that could be predicted.
+        Raises `ModelError` if ``forward`` returns no computed value.
         """
         if self._prediction is None:
             from ampnet.lang.prediction import Prediction
@@ -278,52 +279,52 @@ class Compiled(Graph):
         return self._prediction
 
     def explain(self, width: int | None = 160) -> str:
-        """Every value: what makes it, its scope, key and further state fields, and the line it comes from.
+        """Returns a table of every value: its node, scope, key and further state fields, and the line that made it.
 
-        The text of a line is cut where the table would get wider than ``width``; None: shown whole.
+        The text of a line is truncated to keep the table within ``width`` columns; None: never.
         """
         return explain(self, self.origins, width)
 
     # -- instances
 
     def instance(self, /, *arguments: Any, **named: Any) -> Instance:
-        """One instance, of the arguments that ``forward`` takes: by position, by name, as a dict of names, or in a
-        `torch_geometric.data.Data`. A label may be None or, by name, left out, in inference.
+        """Build one instance from the arguments of ``forward``: by position, by name, as a dict of names, or in a
+        `torch_geometric.data.Data`. In inference a label may be None or, by name, omitted.
 
-        Plain data become what the example had in their place (see `ampnet.lang.convert`).
+        Plain data are converted to the types of the example (see `ampnet.lang.convert`).
         """
         return self._made(self._arguments.of(arguments, named), 1)
 
     def instances(self, source: Any, *, shuffle: bool = False, seed: int | None = None) -> Iterator[Instance]:
-        """An instance for each sample of a source: tuples of arguments, dicts of them, or `Instance` objects.
+        """Yields an instance for each sample of a source: a tuple of arguments, a dict of them, or an `Instance`.
 
-        ``source`` is an iterable, a map-style Dataset, or a DataLoader (see `ampnet.lang.sources`). ``shuffle``: in a
-        random order, which ``seed`` fixes; give another seed in each epoch.
+        ``source`` is an iterable, a map-style Dataset, or a DataLoader (see `ampnet.lang.sources`). ``shuffle`` reads
+        it in a random order, which ``seed`` fixes; pass a different seed in each epoch.
         """
         return self._each(samples(source, shuffle, seed))
 
     def _each(self, source: Iterable[Any]) -> Iterator[Instance]:
         for sample in source:
-            # None is not an argument: whoever reads the stream says what is wrong with it.
+            # None is not an argument: the reader of the stream raises the error.
             made = sample is None or isinstance(sample, Instance)
             yield sample if made else self.instance(*arguments_of(sample))
 
     def read(self, source: Any) -> Iterable[Instance]:
-        """Instances made from the samples of a data set; instances are passed on as they are."""
+        """Yields instances built from the samples of a data set; an `Instance` is passed on unchanged."""
         if isinstance(source, list | tuple) and all(isinstance(one, Instance) for one in source):
             return source
         return self.instances(source)
 
     def bucket(self, count: int, /, *arguments: Any, **named: Any) -> Instance:
-        """Several instances that take the same way, as one whose messages have a row for each of them.
+        """Several instances with the same control flow, as one whose messages have a row for each of them.
 
-        Wherever `instance` takes a row, this takes ``count`` of them: a tensor of shape ``[count, ...]``, a column of
-        shape ``[elements, count, ...]``. Integers, lengths and trees are those of all. A bucket saves handling; its
-        losses are the means of its instances' losses. Not for models that put elements together (`reduce`,
-        `messages`, `fold_tree`), whose rows could not be told apart.
+        Wherever `instance` takes a row, this takes ``count`` rows: a tensor of shape ``[count, ...]``, a column of
+        shape ``[elements, count, ...]``. Integers, lengths and trees are shared by all. A bucket reduces the overhead
+        per instance; its losses are the means of its instances' losses. Not available for models that combine
+        elements (`reduce`, `messages`, `fold_tree`): the rows of different instances would mix.
         """
         if any(isinstance(n, Group | Ungroup) for n in self.nodes.values()):
-            raise DataError(f"{self.name} puts elements together, so its instances cannot be in buckets: use instance")
+            raise DataError(f"{self.name} combines elements, so its instances cannot be in buckets: use instance")
         if count < 1:
             raise DataError(f"a bucket of {count} instances")
         return self._made(self._arguments.of(arguments, named), count)
@@ -341,7 +342,7 @@ class Compiled(Graph):
         return Instance(feeds, structure, count, self._results(arguments))
 
     def _checked(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """The arguments, each of the kind compiled for; plain data are converted."""
+        """Returns the arguments, each of the type compiled for; plain data are converted."""
         out: list[Any] | None = None
         for position, (kind, given) in enumerate(zip(self._kinds, arguments, strict=True)):
             if isinstance(given, kind) or (given is None and kind is Tensor):  # a label that is not known
@@ -365,14 +366,14 @@ class Compiled(Graph):
         return next(i for i, part in enumerate(self._arguments.example) if part is nodes)
 
     def _dtype(self, position: int, column: str | None) -> torch.dtype | None:
-        """What an argument was compiled for, or a column of it; None where the graph does not read it."""
+        """Returns the dtype compiled for an argument or a column of it; None if the graph does not read it."""
         for proto, _, row in self._pumps:
             if proto.pump is not None and (proto.pump.position, proto.pump.column) == (position, column):
                 return row.dtype
         return None
 
     def _control(self, arguments: Sequence[Any]) -> tuple[dict[str, int], dict[str, Ints]]:
-        """The integers of an instance: scalars that travel along, and arrays of its structure."""
+        """Returns the integers of an instance: scalars of its states, and arrays of its structure."""
         for check in self._trace.checks:
             check(arguments)
         for axis in self._filled:
@@ -385,7 +386,7 @@ class Compiled(Graph):
     def _payload(
         self, proto: Proto, arguments: Sequence[Any], row: Tensor, count: int
     ) -> tuple[Tensor | None, list[tuple[Axis, Ints]]]:
-        """``count`` rows for each message of an input, and where on its axes they are."""
+        """Returns ``count`` rows for each message of an input, and their positions on its axes."""
         pump = proto.pump
         assert pump is not None
         if pump.constant is not None:
@@ -426,7 +427,7 @@ class Compiled(Graph):
                 )
         return rows, places
 
-    # -- how many results there will be, in inference
+    # -- the number of results of an instance, in inference
 
     def _results(self, arguments: Sequence[Any]) -> int:
         total = 0
@@ -437,7 +438,7 @@ class Compiled(Graph):
         return total
 
     def _counter(self, scope: Scope) -> Callable[[Sequence[Any]], int]:
-        """How many messages of an instance are at a scope."""
+        """Returns the number of messages that an instance has at a scope."""
         real = {a.real for a in scope.axes}
         guards = [g for g in scope.guards if g not in real]
         if not scope.axes and not guards:
@@ -446,7 +447,7 @@ class Compiled(Graph):
         axis = scope.axes[0] if len(scope.axes) == 1 else None
         if axis is not None and not guards and isinstance(axis.size, Int) and axis.size.op == "scalar":
             return sizes[axis.size.args[0]]
-        # The way there, gone by one state that stands for the instance.
+        # Follow the path to the scope with one state that stands for the instance.
         plan, steps, at = Plan(tuple(sizes)), [], Scope()
         ints = [*(a.size for a in scope.axes), *(g.choice.index for g in guards)]
         arrays = {part.args[0]: self._trace.arrays[part.args[0]] for part in parts(*ints) if part.op == "lookup"}
@@ -476,7 +477,7 @@ def feed_of(
     scalars: dict[str, int],
     each: int,
 ) -> Feed:
-    """The messages of one input."""
+    """Build the messages of one input."""
     count = len(places[0][1]) if places else 1
     columns = np.zeros((len(fields), count), dtype=np.int64)
     for i, value in enumerate(scalars.values(), start=len(fields) - len(scalars)):
@@ -488,7 +489,7 @@ def feed_of(
 
 
 def _only_labels(protos: Sequence[Proto]) -> set[str]:
-    """Inputs that lead to the label ports of losses and nowhere else."""
+    """Returns the inputs that are used only as labels of losses."""
     out = set()
     for proto in protos:
         if proto.pump is None:

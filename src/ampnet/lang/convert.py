@@ -1,4 +1,4 @@
-"""Convert: plain data (a row of a data set: lists, numbers, arrays, dicts) to what the example was made of.
+"""Convert: plain data (a row of a data set: lists, numbers, arrays, dicts) to the types of the example.
 
     in the example              plain data                                  becomes
     a tensor                    3, [0.5, 1.0], an array                     a tensor of the dtype compiled for
@@ -11,8 +11,8 @@
                                 [[0, 1], [1, 0]], as PyG's edge_index
     Tree(parents, ...)          {"parents": ..., ...}                       Tree(parents, ...)
 
-The example decides, so nothing is guessed. What is payload already (a tensor) never becomes control. Values that are of
-the right kind are not looked at.
+The example decides the type, so nothing is guessed. Payload (a tensor) never becomes control. Values that already have
+the right type are passed unchanged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ampnet.lang.ragged import Ragged
 from ampnet.lang.spaces import Edges, Seq, Tree
 
 DtypeOf = Callable[[str | None], torch.dtype | None]
-"""The dtype a graph was compiled for, of an argument's column (None: of the argument); None where it is not read."""
+"""Maps a column (None: the argument itself) to the dtype it was compiled for; None if the graph does not read it."""
 
 
 def convert(given: Any, like: Any, dtype_of: DtypeOf, nodes: Any = None) -> Any:
-    """Plain data as an argument that is like that of the example; unchanged where that is not known to be right.
+    """Returns plain data as an argument of the example's type; data without a known conversion are returned unchanged.
 
-    ``nodes``: where the argument is `Edges`, the instance's nodes. Raises `DataError` for data that cannot be.
+    ``nodes``: the instance's nodes, if the argument is `Edges`. Raises `DataError` for data that do not fit.
     """
     if isinstance(like, Tensor):
         return _tensor(given, dtype_of(None), like) if _is_numbers(given) else given
@@ -87,7 +87,7 @@ def _column(name: str, given: Any, like: Any, dtype_of: DtypeOf) -> Any:
 
 
 def _is_numbers(given: Any) -> bool:
-    """Whether this is numbers, or lists of numbers, and not a tensor."""
+    """Whether this is a number or a nested list of numbers, and not a tensor."""
     if isinstance(given, list | tuple):
         return not given or _is_numbers(given[0])
     return isinstance(given, bool | int | float | np.number | np.bool_ | np.ndarray)

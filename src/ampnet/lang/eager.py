@@ -1,6 +1,6 @@
-"""Eager: what the combinators do in plain torch, for one instance. The debugger, and the oracle of every test.
+"""Eager: the combinators in plain torch, for one instance. Used for debugging, and as the oracle of every test.
 
-Each is the loop that its name says, with autograd underneath: a breakpoint in the model's code stops at real tensors.
+Each combinator is a plain Python loop with autograd: a breakpoint in the model's code stops at real tensors.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ampnet.nodes.metrics import Ratio
 Body = Callable[..., Any]
 
 record: ContextVar[list[Judged] | None] = ContextVar("record", default=None)
-"""Where losses are noted down while `Model.loss` runs the model."""
+"""The list that collects losses while `Model.loss` runs the model."""
 
 
 @contextmanager
-def _unrecorded() -> Iterator[None]:
-    """Losses that are met here are nobody's."""
+def unrecorded() -> Iterator[None]:
+    """A context in which losses are not recorded."""
     token = record.set(None)
     try:
         yield
@@ -38,12 +38,16 @@ def _unrecorded() -> Iterator[None]:
 
 
 class Judged:
-    """A loss that was worked out: its name, value, and metrics."""
+    """A computed loss: its name, value, and metrics."""
 
     __slots__ = ("label", "metrics", "name", "prediction", "value")
 
     def __init__(self, name: str, value: Tensor, metrics: dict[str, float], prediction: Any, label: Any) -> None:
         self.name, self.value, self.metrics, self.prediction, self.label = name, value, metrics, prediction, label
+
+
+class NoElements(ModelError):
+    """A combinator got a value without elements; it tells that a module cannot be tried with plain tensors."""
 
 
 class Eager:
@@ -76,12 +80,12 @@ class Eager:
 
     def fold_tree(self, tree: Any, leaf: Body, branch: Body, children: int | str | None) -> tuple[Any, Any]:
         if not isinstance(tree, Tree):
-            raise ModelError(f"fold_tree folds a Tree, got {type(tree).__name__}", here())
+            raise NoElements(f"fold_tree folds a Tree, got {type(tree).__name__}", here())
         if isinstance(children, int):
             tree._check_arity(children)
         made: list[Any] = [None] * len(tree)
         order, todo = [], [tree._root]
-        while todo:  # parents before children; so the other way round, children come first
+        while todo:  # parents before children; reversed, children come first
             order.append(todo.pop())
             todo += tree._children[order[-1]].tolist()
         for i in reversed(order):
@@ -112,7 +116,7 @@ class Eager:
         blank = next((made for made in results if made is not None), None)
         if blank is None:
             ends = [_element(values, 0)] + ([] if to is None else [_element(to, 0)])
-            with torch.no_grad(), _unrecorded():
+            with torch.no_grad(), unrecorded():
                 blank = _arrived([along(function, ends, partial(zero_like, edges))], reduction, _element(at_target, 0))
         nothing = rebuild(blank, iter([torch.zeros_like(v.detach()) for v in leaves(blank)]))
         return _gathered(edges._nodes, [nothing if made is None else made for made in results])
@@ -159,6 +163,8 @@ def _value(function: str | Body, prediction: Tensor, label: Tensor) -> Tensor:
         return torch.nn.functional.cross_entropy(prediction.unsqueeze(0), label.reshape(1))
     if function == "selection":
         return torch.nn.functional.cross_entropy(prediction.reshape(1, -1), label.reshape(1))
+    if function == "binary_cross_entropy":
+        return torch.nn.functional.binary_cross_entropy_with_logits(prediction, label)
     if function == "squared_error":
         return ((prediction - label) ** 2).mean()
     if function == "absolute_error":
@@ -168,8 +174,28 @@ def _value(function: str | Body, prediction: Tensor, label: Tensor) -> Tensor:
     return rows.sum()
 
 
+def itself(rows: Tensor, _: Tensor) -> Tensor:
+    """The loss function of values that are losses already."""
+    return rows
+
+
+def as_tensors(returned: Any) -> Any:
+    """Convert families in what ``forward`` returned to tensors ``[elements, ...]``, families of families to lists of
+    these, as `predict` returns them."""
+    return rebuild(returned, iter([_as_tensor(leaf) for leaf in leaves(returned)]))
+
+
+def _as_tensor(leaf: Any) -> Any:
+    if not isinstance(leaf, Many):
+        return leaf
+    values = [value for value in leaf.values if value is not None]
+    if values and isinstance(values[0], Tensor):
+        return torch.stack(values)
+    return [_as_tensor(value) for value in values]
+
+
 def common_space(families: Sequence[Any]) -> Space:
-    """The space that all of these have a value for each element of."""
+    """Returns the space that all of these families are over."""
     if not families:
         raise ModelError("there is nothing to go through: give a Seq, a Tree, Edges, or what was made of one", here())
     spaces = []
@@ -177,7 +203,7 @@ def common_space(families: Sequence[Any]) -> Space:
         if isinstance(family, Nothing):
             family = Members(0)
         if not isinstance(family, Many | Space):
-            raise ModelError(
+            raise NoElements(
                 f"a Seq, Tree or Edges, or a value for each element of one, is wanted here; got "
                 f"{type(family).__name__}",
                 here(),
@@ -198,7 +224,8 @@ def _filled(space: Space) -> Space:
 def two_scopes(a: str, b: str) -> str:
     return (
         f"values for each element of {a} and for each element of {b} meet, and nothing says which belongs to which. "
-        f"Bring one of them to the other's scope first: reduce(...), or messages(...) along edges"
+        f"If both are over the same elements, make them columns of one Seq: Seq(a=..., b=...). Else bring one of "
+        f"them to the other's scope first: reduce(...), or messages(...) along edges"
     )
 
 
@@ -207,7 +234,7 @@ def _element(family: Any, i: int) -> Any:
 
 
 def _gathered(space: Space, made: list[Any]) -> Any:
-    """Nests of values, one an element, as a nest of families."""
+    """Convert nests of values, one for each element, to a nest of families."""
     if not made or made[0] is None:
         return None if made else Many(space, [])
     columns = list(zip(*(list(leaves(m)) for m in made), strict=True))
@@ -215,7 +242,7 @@ def _gathered(space: Space, made: list[Any]) -> Any:
 
 
 def _arrived(made: list[Any], reduction: str | Body, target: Any) -> Any:
-    """The messages at a node, as one value."""
+    """Reduce the messages at a node to one value."""
     if isinstance(reduction, str):
         return _together(made, reduction)
     family = _gathered(Members(len(made)), made)
@@ -223,7 +250,7 @@ def _arrived(made: list[Any], reduction: str | Body, target: Any) -> Any:
 
 
 def _together(made: list[Any], reduction: str) -> Any:
-    """Nests of values, reduced to one."""
+    """Reduce nests of values to one nest."""
     columns = [torch.stack(column) for column in zip(*(list(leaves(m)) for m in made), strict=True)]
     return rebuild(made[0], iter([_reduced(rows, reduction) for rows in columns]))
 

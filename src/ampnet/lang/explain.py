@@ -1,14 +1,14 @@
-"""Explain: for every value of a compiled model, where it lives, its states and keys, and which line made it.
+"""Explain: a table of every value of a compiled model, with its scope, states, keys, and the line that made it.
 
     value      does              row     scope              key               made at
     tokens     input             number  instance × tokens  instance, tokens  rnn.py:20  fold(self.step, tokens, ...
     embedding  Embedding 14×128  128     instance × tokens  instance, tokens  rnn.py:14  x = self.embedding(token)
     next       Isu: tokens + 1   128     instance × tokens  instance, tokens  rnn.py:20  fold(self.step, tokens, ...
 
-A message's state has the fields of its key, and scalars that control flow asks for, the same for all of an instance;
-the first line names them. Inputs come first, then nodes, in the order that messages go through them. What the passes
-have put into one node shows in the column "does" (``Linear 256→128 + relu``, ``sigmoid·mul``); its line is that of the
-last operation of a chain, or of the module's call. A node that was taken apart since is still one value, with one line:
+A message's state has the fields of its key, and scalars that control flow reads, equal for all messages of an instance;
+the first line names them. Inputs come first, then nodes in topological order. Operations that passes fused into one
+node are listed in the column "does" (``Linear 256→128 + relu``, ``sigmoid·mul``); the line is that of the last
+operation of a chain, or of the module's call. A node that was split afterwards is still one value, with one line:
 ``Linear 784→784 in 4 tiles``, ``Linear 256→128 × 4 replicas``.
 """
 
@@ -25,7 +25,7 @@ HEAD = ("value", "does", "row", "scope", "key", "made at")
 
 
 def explain(graph: Graph, notes: Sequence[Note], width: int | None = 160) -> str:
-    """A table of all inputs and nodes. The source text is cut to make lines of this width; None: not at all."""
+    """Returns a table of all inputs and nodes. The source text is truncated to lines of this width; None: never."""
     notes = _in_order(graph, notes)
     scalars = [f for f in notes[0].fields if f not in notes[0].scope.fields(())]
     rows = [HEAD, *(_row(graph, note, scalars) for note in notes)]
@@ -44,7 +44,7 @@ def explain(graph: Graph, notes: Sequence[Note], width: int | None = 160) -> str
 
 
 def noted(notes: Sequence[Note]) -> dict[str, str]:
-    """For drawings, by node or input: what it does besides, its scope, and the lines it comes from."""
+    """Returns, by node or input, a text for drawings: its remark, its scope, and its lines."""
     lines: dict[str, dict[str, None]] = {}
     for note in notes:
         lines.setdefault(note.name, {})[str(note.line)] = None
@@ -56,7 +56,7 @@ def noted(notes: Sequence[Note]) -> dict[str, str]:
 
 
 def _in_order(graph: Graph, notes: Sequence[Note]) -> list[Note]:
-    """Inputs, then nodes in topological order. A module that is called in several places has a note for each."""
+    """Sort notes: inputs, then nodes in topological order. A module called in several places has a note for each."""
     inputs = {given.name for given in graph.inputs}
     place = {name: i for i, name in enumerate(graph.order())}
     first = [note for note in notes if note.pumped and note.name in inputs]
@@ -65,14 +65,14 @@ def _in_order(graph: Graph, notes: Sequence[Note]) -> list[Note]:
 
 
 def _stand_in(graph: Graph, name: str) -> str:
-    """The node called that; where it was taken apart, the first of its tiles or replicas."""
+    """Returns the name of the node; if it was split, that of its first tile or replica."""
     if name in graph.tiled:
         return _stand_in(graph, graph.tiled[name].names[0])
     return name if name in graph.nodes else f"{name}#1"
 
 
 def _does(graph: Graph, name: str) -> str:
-    """What the node called that does, or did before it was taken apart."""
+    """Describes the operation of a node, also of one split into tiles or replicas."""
     if name in graph.tiled:
         return graph.tiled[name].describe()
     if name in graph.nodes:
@@ -92,7 +92,7 @@ def _row(graph: Graph, note: Note, scalars: Sequence[str]) -> tuple[str, ...]:
 
 
 def _source(note: Note, room: int | None) -> str:
-    """File and line, and as much of the text as there is room for."""
+    """Returns file and line, and the text truncated to ``room``."""
     place, text = str(note.line), note.line.text
     whole = f"{place}  {text}" if text else place
     if room is None or len(whole) <= room:

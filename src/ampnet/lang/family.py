@@ -1,8 +1,8 @@
 """Family: a value for each element of a sequence, a tree or a set of edges.
 
-It is no tensor: whether it holds three rows or thirty is the instance's affair. What can be done with it is done by the
-combinators: `each` applies a function to every element, `reduce` brings it back to one value; ``family[i]`` is one of
-its elements, by an integer of the instance. Anything else is refused at the line that tries.
+It is not a tensor: its number of rows differs between instances. Combinators operate on it: `each` applies a function
+to every element, `reduce` returns one value; ``family[i]`` is one of its elements, by an integer of the instance.
+Anything else raises `ModelError` at the line that tries.
 """
 
 from __future__ import annotations
@@ -15,19 +15,28 @@ from torch import Tensor
 from ampnet.errors import ModelError
 from ampnet.lang.line import here
 
+_TOGETHER = {
+    "T", "mT", "cat", "concat", "conv1d", "cummax", "cumsum", "flip", "permute", "reshape", "roll", "sort", "stack",
+    "topk", "transpose", "unfold", "unsqueeze", "view",
+}  # fmt: skip
+"""Functions of a tensor that need all its rows at once."""
+
 
 class Family:
-    """A value for each element of something."""
+    """A value for each element of a space."""
 
     @property
     def _over(self) -> str:
-        """What it has a value for each element of, in words."""
+        """Describes the space of its elements, for error messages."""
         raise NotImplementedError
 
     def _refuse(self, what: str) -> NoReturn:
+        hint = ""
+        if what.removeprefix("torch's ").strip("'.") in _TOGETHER:
+            hint = "; whole(module, family) gives a module all of them as one tensor [elements, ...]"
         raise ModelError(
             f"{what} is given a value that there is for each element of {self._over}, outside of its scope. "
-            f"each(function, family) works on the elements; reduce(family, 'sum') makes one value of them",
+            f"each(function, family) works on the elements; reduce(family, 'sum') makes one value of them{hint}",
             here(),
         )
 

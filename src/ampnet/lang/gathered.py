@@ -1,11 +1,11 @@
-"""Gathered: the results of a stream of predictions, from reports to what ``forward`` would have returned for each.
+"""Gathered: converts reported rows of a stream of predictions to what ``forward`` returns for each instance.
 
     reported, wave by wave       rows of Result nodes, with instance and element of each
-    at the end                   for each Result, all rows in order of position and element, cut apart by position;
+    at the end                   for each Result, all rows sorted by position and element, split by position;
                                  then, for each instance, its values in the nest that ``forward`` returns
 
-The tensors of one stream's results share memory (they are slices of what was put together): ``clone()`` one to keep it
-without the others.
+The tensors of one stream's results share memory (they are slices of one tensor): ``clone()`` one to keep it without the
+others.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ampnet.state import Ints
 
 
 class Gathered:
-    """The results of a stream, as they are reported, and in the end what ``forward`` would have returned for each."""
+    """Collects the reported rows of a stream; returns what ``forward`` would return for each instance."""
 
     def __init__(self, graph: Prediction) -> None:
         self.graph = graph
         self._found: dict[str, list[tuple[Ints, Ints, Tensor]]] = {output.node: [] for output in graph.outputs}
-        """By node: of the rows reported together, positions in the stream, elements, and the rows."""
+        """By node, for each report: positions in the stream, elements, and the rows."""
         self._records: list[int] = []
         self._outer: dict[str, list[Ints]] = {o.node: [] for o in graph.outputs if o.outer is not None}
-        """Of elements of elements, by node, of each instance: where the outer ones stand."""
+        """For nested elements, by node and instance: the positions of the outer elements."""
 
     def add(self, report: Report, positions: Ints) -> None:
-        """``positions``: in the stream, of each message."""
+        """Add reported rows. ``positions``: the position in the stream of each message."""
         assert report.prediction is not None
         axes = next(output.axes for output in self.graph.outputs if output.node == report.node)
         at = np.array([report.states.column(axis) for axis in axes], dtype=np.int64).reshape(len(axes), len(positions))
@@ -48,13 +48,13 @@ class Gathered:
         self._found[report.node].append((positions, at, report.prediction.clone()))
 
     def pump(self, instance: Instance) -> None:
-        """An instance is the next of the stream."""
+        """Add the next instance of the stream."""
         self._records.append(instance.records)
         for node, known in self._outer.items():
             known.append(instance._memo[node])
 
     def results(self, count: int) -> list[Any]:
-        """Of the first so many instances, in the order of the stream."""
+        """Returns the results of the first ``count`` instances, in the order of the stream."""
         del self._records[count:]
         columns = [self._column(output) for output in self.graph.outputs]
         nest, fixed = self.graph.returned, list(leaves(self.graph.returned))
@@ -69,9 +69,9 @@ class Gathered:
         return out
 
     def _column(self, output: Output) -> list[Any]:
-        """One value of each instance."""
+        """Returns one value for each instance."""
         found, records = self._found.pop(output.node), self._records
-        if not found:  # a family, and no instance has an element
+        if not found:  # a family without elements in any instance
             nothing = torch.empty(0, *output.row.shape, dtype=output.row.dtype)
             found = [(np.zeros(0, dtype=np.int64), np.zeros((len(output.axes), 0), dtype=np.int64), nothing)]
         positions = np.concatenate([p for p, _, _ in found])
@@ -95,15 +95,15 @@ class Gathered:
 
 
 def _shaped(rows: Tensor, family: bool, records: int) -> Tensor:
-    """All rows of a value of one instance, which stands for so many records."""
+    """Shape all rows of a value of one instance, which stands for ``records`` records."""
     if records == 1:
         return rows if family else rows[0]
     return rows.view(-1, records, *rows.shape[1:]) if family else rows
 
 
 def _nested(rows: Tensor, at: Ints, outer: Ints, records: int) -> Any:
-    """Rows of elements of elements: a list with an entry for each outer element. ``at`` and ``outer``: the places of
-    rows and of outer elements, by axis; both in order."""
+    """Returns the rows of nested elements as a list with an entry for each outer element. ``at`` and ``outer``: the
+    positions of rows and of outer elements, by axis; both sorted."""
     if not len(outer):
         return _shaped(rows, True, records)
     out = []

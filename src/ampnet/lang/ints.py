@@ -1,15 +1,14 @@
-"""Int: an integer of the instance. Control flow is decided by these, and by nothing else.
+"""Int: an integer of the instance. Only such integers decide control flow.
 
-While a model runs eagerly they are plain Python integers. While it is compiled they are expressions over the fields
-of a message's state and the arrays of its instance's structure; `function` turns one into a function of states that
-works on whole batches:
+In eager mode they are plain Python integers. During compilation they are expressions over the fields of a message's
+state and the arrays of its instance's structure; `function` converts one to a function of whole batches of states:
 
     steps           a field of the state                     s.columns[1]
     order[t]        an array of the structure, by a field    v.get('order', s.columns[2])
     n // 2 > t      arithmetic and comparison on them
 
-Where a loop carries integers (``while n > 1: n = n // 2``), their value in a round is worked out from the value before
-the loop and the number of the round; so nothing has to be undone on the way back (`Rounds`).
+If a loop carries integers (``while n > 1: n = n // 2``), their value in a round is computed from the value before the
+loop and the number of the round, so the backward pass has nothing to undo (`Rounds`).
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ import numpy as np
 
 from ampnet.errors import ModelError, StateError
 from ampnet.lang.line import here
-from ampnet.state import Column
+from ampnet.state import Column, Ints
 
 if TYPE_CHECKING:
     from ampnet.lang.scope import Axis
 
 MOST_ROUNDS = 1_000_000
-"""A loop that goes round more often than this is taken for one that never ends."""
+"""A loop with more rounds than this raises an error: it is assumed never to end."""
 
 _BINARY = {"+", "-", "*", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|"}
 
 
 class Int:
-    """A whole number that is known when a message comes by, not when the model is compiled. Immutable."""
+    """An integer that is known for each message of a run, not at compile time. Immutable."""
 
     __slots__ = ("args", "axes", "op")
 
     def __init__(self, op: str, *args: Any, axes: frozenset[Axis] = frozenset()) -> None:
-        """``op``: the sign of a binary operation, "neg", "count" (no less than 0), or
+        """``op``: the sign of a binary operation, "neg", "count" (clamped to at least 0), or
 
-        "scalar" (name)       a field that travels along          "index" (axis)          the place on an axis
-        "lookup" (array, i)   an array of the structure           "rounds" (rounds)       how often a loop goes round
+        "scalar" (name)       a field of the state                "index" (axis)          the position on an axis
+        "lookup" (array, i)   an array of the structure           "rounds" (rounds)       the number of rounds of a loop
         "carried" (rounds, k), "after" (rounds, k, count)         an integer of a loop, in it and after it
         "place" (i, size, name)                                   an index of elements; -1 is the last
 
@@ -173,7 +172,7 @@ class Int:
 
 
 class Rounds:
-    """The integers that a loop carries, and the condition under which it goes on. Filled in as its body is traced."""
+    """The integers that a loop carries, and the condition for another round. Filled in while its body is traced."""
 
     def __init__(self, axis: Axis, starts: Sequence[Int | int]) -> None:
         self.axis, self.starts = axis, list(starts)
@@ -181,11 +180,11 @@ class Rounds:
         self.condition: Int | int | None = None
 
     def value(self, place: int) -> Int:
-        """The integer at this place, as of the present round."""
+        """Returns the carried integer at this index, in the current round."""
         return Int("carried", self, place, axes=frozenset({self.axis}))
 
     def function(self, coder: Coder) -> _Iterated:
-        """What works it out for batches of states."""
+        """Returns an object that computes the integers for batches of states."""
         inner = Coder(coder.fields, {**coder.inside, self: [f"n{i}" for i in range(len(self.starts))]})
         names = "".join(f", n{i}" for i in range(len(self.starts)))
         starts = [_compile(f"lambda s, v: {inner.text(i)}", inner) for i in self.starts]
@@ -195,7 +194,7 @@ class Rounds:
 
 
 class _Iterated:
-    """The integers of a loop, for batches of states."""
+    """Computes the integers of a loop for batches of states."""
 
     def __init__(
         self, starts: list[Callable[..., Any]], updates: list[Callable[..., Any]], condition: Callable[..., Any]
@@ -203,32 +202,52 @@ class _Iterated:
         self.starts, self.updates, self.condition = starts, updates, condition
 
     def _start(self, s: Any, v: Any) -> list[Column]:
-        return [np.broadcast_to(np.asarray(f(s, v)), (len(s),)) for f in self.starts]
+        return [_column(f(s, v), s) for f in self.starts]
+
+    def _next(self, i: int, s: Any, v: Any, now: list[Column]) -> list[Column]:
+        return [_column(f(s, v, i, *now), s) for f in self.updates]
 
     def at(self, place: int, step: Column, s: Any, v: Any) -> Column:
-        """The integer at this place after so many rounds."""
-        now = self._start(s, v)
+        """Returns the carried integer at this index after the given number of rounds."""
+        now, left = self._start(s, v), np.arange(len(s))
+        out = np.array(now[place], dtype=np.int64)
         for i in range(int(step.max()) if len(step) else 0):
-            new = [f(s, v, i, *now) for f in self.updates]
-            now = [np.where(step > i, a, b) for a, b in zip(new, now, strict=True)]
-        return now[place]
+            s, v, now, left = _those(step[left] > i, s, v, now, left)
+            now = self._next(i, s, v, now)
+            out[left] = now[place]
+        return out
 
     def rounds(self, s: Any, v: Any) -> Column:
-        """How often the loop goes round."""
-        now, count = self._start(s, v), np.zeros(len(s), dtype=np.int64)
-        going = np.ones(len(s), dtype=bool)
+        """Returns the number of rounds of the loop."""
+        now, left, count = self._start(s, v), np.arange(len(s)), np.zeros(len(s), dtype=np.int64)
         for i in range(MOST_ROUNDS):
-            going = going & np.broadcast_to(np.asarray(self.condition(s, v, i, *now)).astype(bool), (len(s),))
-            if not going.any():
+            going = _column(self.condition(s, v, i, *now), s).astype(bool)
+            s, v, now, left = _those(going, s, v, now, left)
+            if not len(left):
                 return count
-            count += going
-            now = [np.where(going, f(s, v, i, *now), n) for f, n in zip(self.updates, now, strict=True)]
-        first = s.take(np.flatnonzero(going)[:1]).describe()
-        raise StateError(f"the condition of a loop still holds after {MOST_ROUNDS} rounds, at {first}")
+            count[left] += 1
+            now = self._next(i, s, v, now)
+        raise StateError(
+            f"the condition of a loop still holds after {MOST_ROUNDS} rounds, at {s.take(np.arange(1)).describe()}"
+        )
+
+
+def _column(value: Any, s: Any) -> Column:
+    """Returns a value for each state."""
+    return np.broadcast_to(np.asarray(value), (len(s),))
+
+
+def _those(keep: Column, s: Any, v: Any, now: list[Column], left: Ints) -> tuple[Any, Any, list[Column], Ints]:
+    """Returns the states that have a further round. For the others its integers may not exist: an index past the
+    end."""
+    if keep.all():
+        return s, v, now, left
+    s = s.take(keep)
+    return s, None if v is None else v.at(s), [column[keep] for column in now], left[keep]
 
 
 class Coder:
-    """Writes expressions as Python text over ``s`` (states with these fields) and ``v`` (their structure)."""
+    """Generates Python source for expressions over ``s`` (states with these fields) and ``v`` (their structure)."""
 
     def __init__(self, fields: Sequence[str], inside: dict[Rounds, list[str]] | None = None) -> None:
         self.fields = tuple(fields)
@@ -277,7 +296,7 @@ def _compile(text: str, coder: Coder) -> Callable[..., Any]:
 
 
 def _place(index: Any, size: Any, name: str, s: Any) -> Column:
-    """Indices counted from 0, -1 being the last; raises `StateError` where there is no such element."""
+    """Returns indices counted from 0 (-1 is the last element). Raises `StateError` for an index out of range."""
     index, size = np.broadcast_to(index, (len(s),)), np.broadcast_to(size, (len(s),))
     found: Column = np.where(index < 0, index + size, index)
     wrong = np.flatnonzero((found < 0) | (found >= size))
@@ -290,7 +309,7 @@ def _place(index: Any, size: Any, name: str, s: Any) -> Column:
 
 
 def substituted(value: Int, at: Mapping[Axis, Int]) -> Int:
-    """The expression, for other places on these axes than the one at hand."""
+    """Returns the expression with other positions on these axes."""
     if not any(axis in value.axes for axis in at):
         return value
     if value.op == "index":
@@ -305,7 +324,7 @@ def substituted(value: Int, at: Mapping[Axis, Int]) -> Int:
 
 
 def parts(*values: Int | int | None) -> Iterator[Int]:
-    """These expressions and all they are made of, each once."""
+    """Yields these expressions and all their subexpressions, each once."""
     seen: set[int] = set()
     todo: list[Any] = list(values)
     while todo:
@@ -321,18 +340,18 @@ def parts(*values: Int | int | None) -> Iterator[Int]:
 
 
 def needs_structure(value: Int | int) -> bool:
-    """Whether it can be told of real states only: it looks into their structure, or a loop's condition decides it.
+    """Whether it can be evaluated on real states only: it reads their structure, or depends on a loop's condition.
 
-    (Graphs are checked on made-up states before a run; for one of those, a loop may never end.)
+    (Graphs are checked on sample states before a run; on a sample state a loop may never end.)
     """
     return any(part.op in ("lookup", "rounds", "place") for part in parts(value))
 
 
 def function(value: Int | int, fields: Sequence[str]) -> Callable[..., Any]:
-    """The expression as a function of states with these fields: ``f(s)``, or ``f(s, v)`` if it needs the structure."""
+    """Compile the expression to a function of states with these fields: ``f(s)``; ``f(s, v)`` if it needs structure."""
     coder = Coder(fields)
     text = coder.text(value) if isinstance(value, Int) else f"np.full(len(s), {int(value)})"
     if needs_structure(value):
         return _compile(f"lambda s, v: {text}", coder)
-    coder.names["v"] = None  # what a loop's integers are handed where there is no structure
+    coder.names["v"] = None  # the structure argument of a loop's integers, if there is no structure
     return _compile(f"lambda s: {text}", coder)

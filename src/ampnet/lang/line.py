@@ -1,4 +1,4 @@
-"""Line: which line of the user's model made a value, so that an error or a table can point at it."""
+"""Line: the line of the user's model that made a value, for error messages and tables."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Line:
     file: str
     number: int
     text: str
-    """The line itself, stripped; empty where the source cannot be read."""
+    """The text of the line, stripped; empty if the source cannot be read."""
 
     def __str__(self) -> str:
         return f"{os.path.basename(self.file)}:{self.number}"
 
     def show(self) -> str:
-        """The place and the text of the line, for error messages."""
+        """Returns file, line number and text, for error messages."""
         return f"{self.file}:{self.number}" + (f"\n    {self.text}" if self.text else "")
 
 
 def here() -> Line:
-    """The innermost line that is being run outside of the front end and of torch."""
+    """Returns the innermost line of the call stack outside the front end and torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back

@@ -27,32 +27,32 @@ from ampnet.nodes.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Where a node or input comes from."""
+    """The origin of a node or input."""
 
     name: str
     scope: Scope
-    """Of what it gives."""
+    """The scope of its output."""
     fields: tuple[str, ...]
-    """Of its states."""
+    """The fields of its states."""
     shape: tuple[int, ...] | None
-    """Of a row; None where nothing is given: a loss, the end of what is used nowhere."""
+    """The shape of an output row; None for a node without output: a loss, a Sink."""
     line: Line
     remark: str = ""
-    """What it does, where its kind of node does not say."""
+    """Describes its operation, if the type of its node does not."""
     pumped: bool = False
     """Whether it is an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Which scalars and arrays of an instance control flow asks for."""
+    """The scalars and arrays of an instance that control flow reads."""
 
     scalars: tuple[str, ...]
     arrays: tuple[str, ...]
 
 
 def needs(trace: Trace, protos: Sequence[Proto]) -> Needs:
-    """What state functions of these protos look at."""
+    """Returns the scalars and arrays that the state functions of these protos read."""
     scalars: set[str] = set()
     arrays: set[str] = set()
     for proto in protos:
@@ -67,18 +67,18 @@ def needs(trace: Trace, protos: Sequence[Proto]) -> Needs:
 
 
 def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
-    """Put nodes and edges into the graph; say where each comes from."""
+    """Add nodes and edges to the graph; returns the origin of each."""
     notes: list[Note] = []
     ends: dict[tuple[int, int], str] = {}
     """(proto, input port) -> "node.port"."""
     sources: dict[int, str] = {}
-    """By the id of a value: "node.port"; "" for what is pumped."""
+    """By the id of a value: "node.port"; "" for an input."""
     loops = in_loops(protos)
-    # Nodes are served in the order they are declared, as far as edges allow: what a loop's rounds wait for comes first.
+    # Nodes run in the order of declaration, as far as edges allow: the inputs of a loop come first.
     for name, node, calls in _nodes(sorted(protos, key=lambda p: id(p) in loops), plan):
         graph.add(name, node)
         for function in node.state_functions().values():
-            function.modulus = 1  # no move looks at the number of an instance
+            function.modulus = 1  # no move reads the number of an instance
         for site, proto in enumerate(calls):
             first = sum(len(call.inputs) for call in calls[:site])
             for port in range(len(proto.inputs)):
@@ -97,7 +97,7 @@ def lower(graph: Graph, protos: Sequence[Proto], plan: Plan) -> list[Note]:
 
 
 def _nodes(protos: Sequence[Proto], plan: Plan) -> list[tuple[str, Node, list[Proto]]]:
-    """Name, node and the protos that it serves."""
+    """Returns the name, the node and the protos of each node."""
     together = _sharing(protos)
     out: list[tuple[str, Node, list[Proto]]] = []
     for proto in protos:
@@ -122,7 +122,7 @@ def _nodes(protos: Sequence[Proto], plan: Plan) -> list[tuple[str, Node, list[Pr
 
 
 def _sharing(protos: Sequence[Proto]) -> dict[int, list[Proto]]:
-    """By the id of a proto: all that use a parameter in common with it, by whatever way, in order."""
+    """Returns, by the id of a proto, all protos that share a parameter with it, directly or not, in order."""
     groups: dict[int, list[Proto]] = {}
     owner: dict[int, list[Proto]] = {}
     for proto in protos:
@@ -142,7 +142,7 @@ def _sharing(protos: Sequence[Proto]) -> dict[int, list[Proto]]:
 
 
 def _alone(call: Proto, plan: Plan) -> Parameterised:
-    """The node of one call."""
+    """Build the node of one call."""
     if call.module is not None:
         node: Node = _call([call])
     else:
@@ -170,7 +170,7 @@ def _rows(proto: Proto) -> Node:
 
 
 def _connect(graph: Graph, value: Value, source: str | None, targets: list[str], plan: Plan) -> list[Note]:
-    """Lead a value to its users; where that takes a node of its own, say where it comes from."""
+    """Connect a value to its users; returns the origins of the nodes added for this."""
     name, made = value.proto.name, []
     called = f"{name}_{value.proto.ports[value.port]}" if len(value.proto.outputs) > 1 else name
     if not targets:
@@ -194,7 +194,7 @@ def _connect(graph: Graph, value: Value, source: str | None, targets: list[str],
 
 
 def _notes(name: str, proto: Proto, plan: Plan) -> list[Note]:
-    """One for the node; one for each output where they are of different scopes (in a loop, and out of it)."""
+    """Returns a note for the node, or one for each output if their scopes differ (inside and outside a loop)."""
     note = _note(name, proto, plan)
     if len({value.scope.axes for value in proto.outputs}) < 2:
         return [note]
@@ -206,6 +206,6 @@ def _notes(name: str, proto: Proto, plan: Plan) -> list[Note]:
 
 def _note(name: str, proto: Proto, plan: Plan) -> Note:
     parts = proto.inputs[0] if len(proto.outputs) > 1 else None
-    scope = parts.scope if parts is not None else proto.scope  # where ways part: of what comes in
+    scope = parts.scope if parts is not None else proto.scope  # of a branching node: the scope of its input
     shape = tuple(proto.outputs[0].row.shape) if proto.outputs else None
     return Note(name, scope, plan.fields(scope), shape, proto.line, proto.note, proto.pump is not None)

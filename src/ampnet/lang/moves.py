@@ -1,7 +1,7 @@
-"""Moves: the functions of states by which messages go from scope to scope. What users of the IR write by hand.
+"""Moves: functions of states that take messages from scope to scope. Users of the IR write these by hand.
 
-All work on whole batches of states, and give states whose fields are in the order of their scope. A function that looks
-into the structure takes it as its second argument, as nodes expect.
+All work on whole batches of states, and return states with fields in the order of their scope. A function that reads
+the structure takes it as its second argument, as nodes expect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Moves = tuple[Move, Move]
 
 
 def _arity(made: Callable[[States, Any], Any], structure: bool) -> Callable[..., Any]:
-    """With the structure as an argument only where it is needed."""
+    """Returns a function of (states, structure), or of states alone if it does not read the structure."""
     return made if structure else lambda s: made(s, None)
 
 
@@ -34,16 +34,16 @@ def _of(value: Int | int, fields: tuple[str, ...]) -> Callable[[States, Any], Co
 
 
 def _places(source: tuple[str, ...], target: tuple[str, ...]) -> slice | list[int]:
-    """Where the fields of ``source`` are in ``target``."""
+    """Returns the indices of ``source``'s fields in ``target``."""
     at = [target.index(f) for f in source]
     return slice(at[0], at[-1] + 1) if at == list(range(at[0], at[-1] + 1)) else at
 
 
 class _Change:
-    """From states with some fields to states with others: what is common is copied, what is new is given."""
+    """Converts states to states with other fields: common fields are copied, new ones are passed in."""
 
     def __init__(self, source: tuple[str, ...], target: tuple[str, ...], new: str | None = None) -> None:
-        """``new``: a field that is given anew although the source has it."""
+        """``new``: a field that is passed in although the source has it."""
         common = tuple(f for f in source if f in target and f != new)
         self.target = target
         self.here, self.there = _places(common, source), _places(common, target)
@@ -61,7 +61,7 @@ class _Change:
 
 
 def enter(plan: Plan, scope: Scope, axis: Axis) -> tuple[Move, Move]:
-    """Into the first round of a loop, and back."""
+    """Returns the moves into the first round of a loop, and back."""
     outer, inner = plan.fields(scope), plan.fields(scope.entering(axis))
     there, back = _Change(outer, inner), _Change(inner, outer)
     if axis.carried is None:
@@ -76,7 +76,7 @@ def enter(plan: Plan, scope: Scope, axis: Axis) -> tuple[Move, Move]:
 
 
 def onward(plan: Plan, scope: Scope, axis: Axis) -> tuple[Move, Move]:
-    """To the next round, and back."""
+    """Returns the moves to the next round, and back."""
     fields = plan.fields(scope)
     k = fields.index(axis.name)
 
@@ -92,7 +92,7 @@ def onward(plan: Plan, scope: Scope, axis: Axis) -> tuple[Move, Move]:
 
 
 def leave(plan: Plan, scope: Scope, axis: Axis) -> tuple[Move, Move, Callable[..., Column]]:
-    """Out of a loop after its last round, and back; and for which states that is."""
+    """Returns the moves out of a loop after its last round, and back; and the test for states of the last round."""
     inner, outer = plan.fields(scope.entering(axis)), plan.fields(scope)
     there, back = _Change(inner, outer), _Change(outer, inner)
     count = _of(axis.size, outer)
@@ -105,14 +105,14 @@ def leave(plan: Plan, scope: Scope, axis: Axis) -> tuple[Move, Move, Callable[..
 
 
 def going_on(plan: Plan, scope: Scope, axis: Axis, last: bool = False) -> Callable[..., Column]:
-    """Whether there is another round (or: whether that was the last)."""
+    """Returns the test whether there is another round (``last``: whether this was the last)."""
     fields = plan.fields(scope.entering(axis))
     k = fields.index(axis.name)
     if axis.carried is not None and not last:
         n = fields.index(axis.carried)
         return lambda s: s.columns[k] < s.columns[n]
     count = _of(axis.size, fields)
-    if last:  # the number that is carried along is that of the loop, too: a made-up state may have any
+    if last:  # also compare the carried number of rounds with the loop's: a sample state may have any
         counters = [fields.index(name) for name in axis.fields]
         return _arity(
             lambda s, v: (s.columns[counters] == np.broadcast_to(count(s, v), (len(s),))).all(0),
@@ -125,12 +125,12 @@ def going_on(plan: Plan, scope: Scope, axis: Axis, last: bool = False) -> Callab
 
 
 def route(plan: Plan, scope: Scope, index: Int) -> Callable[..., Column]:
-    """Which way of a choice."""
+    """Returns the function that computes the branch of a choice."""
     return function(index, plan.fields(scope))
 
 
 def spread(plan: Plan, scope: Scope, axis: Axis) -> Callable[..., tuple[Column, States]]:
-    """A state for each element of an axis."""
+    """Returns the function that makes a state for each element of an axis."""
     outer, inner = plan.fields(scope), plan.fields(scope.entering(axis))
     change, count, carried = _Change(outer, inner), _of(axis.size, outer), axis.carried
 
@@ -148,7 +148,7 @@ def spread(plan: Plan, scope: Scope, axis: Axis) -> Callable[..., tuple[Column, 
 def picked(
     plan: Plan, source: Scope, frames: Sequence[Axis | Guard], at: Mapping[Axis, Int]
 ) -> Callable[..., tuple[Column, States]]:
-    """From an element to all states inside of ``frames`` that name it: ``at`` says which place on which axis."""
+    """Returns the move from an element to all states inside ``frames`` that refer to it; ``at``: position by axis."""
     scope = Scope(tuple(axis for axis in source.axes if axis not in at))
     base = _Change(plan.fields(source), plan.fields(scope))
     steps: list[tuple[Callable[..., Any], bool, int | None]] = []
@@ -178,7 +178,7 @@ def picked(
         mine, asked = _codes(here, there)
         order = np.argsort(mine)
         owner = order.take(np.searchsorted(mine[order], asked), mode="clip")
-        there_too = np.flatnonzero(mine[owner] == asked)  # the others' elements come in another batch
+        there_too = np.flatnonzero(mine[owner] == asked)  # elements of other instances come in another batch
         there_too = there_too[np.argsort(owner[there_too], kind="stable")]
         return owner[there_too], states.take(there_too)
 
@@ -191,7 +191,7 @@ def _where(states: States, keep: Column) -> tuple[Column, States]:
 
 
 def _codes(here: Sequence[Column], there: Sequence[Column]) -> tuple[Ints, Ints]:
-    """Rows of integers as one integer each, alike for both."""
+    """Encode rows of integers as one integer each, with the same code for both."""
     a, b = np.zeros(len(here[0]), dtype=np.int64), np.zeros(len(there[0]), dtype=np.int64)
     for mine, theirs in zip(here, there, strict=True):
         most = 1 + max(int(mine.max(initial=0)), int(theirs.max(initial=0)))
@@ -200,9 +200,9 @@ def _codes(here: Sequence[Column], there: Sequence[Column]) -> tuple[Ints, Ints]
 
 
 def member(plan: Plan, scope: Scope, old: Axis, new: Axis, members: Axis, to: Int, rank: Int, back: Int) -> _Moves:
-    """From a member of a group (an edge, a child) to its place among the members of what it belongs to, and back.
+    """Returns the moves from a member of a group (an edge, a child) to its position in the group, and back.
 
-    ``to`` and ``rank``: the element of ``new`` and the place there; ``back``: the element of ``old``, from those.
+    ``to`` and ``rank``: the element of ``new`` and the position there; ``back``: the element of ``old``, from those.
     """
     inner = scope.leaving(old).entering(new).entering(members)
     source, target = plan.fields(scope), plan.fields(inner)
@@ -215,7 +215,7 @@ def member(plan: Plan, scope: Scope, old: Axis, new: Axis, members: Axis, to: In
 
 
 def across(plan: Plan, scope: Scope, nodes: Axis, edges: Axis, lists: str) -> Callable[..., tuple[Column, States]]:
-    """From a node to each of its edges."""
+    """Returns the move from a node to each of its edges."""
     source, target = plan.fields(scope), plan.fields(scope.leaving(nodes).entering(edges))
     change, k = _Change(source, target), source.index(nodes.name)
 
@@ -227,37 +227,37 @@ def across(plan: Plan, scope: Scope, nodes: Axis, edges: Axis, lists: str) -> Ca
 
 
 def replaced(plan: Plan, scope: Scope, old: Axis, new: Axis, to: Int) -> Move:
-    """From an element of one axis to an element of another: an edge's target, a node's parent."""
+    """Returns the move from an element of one axis to an element of another: an edge's target, a node's parent."""
     source, target = plan.fields(scope), plan.fields(scope.leaving(old).entering(new))
     change, place = _Change(source, target, new.name), _of(to, source)
     return lambda s, v: change(s.columns, **{new.name: place(s, v)})
 
 
 def apart(plan: Plan, scope: Scope, axis: Axis) -> Callable[[States, Column], States]:
-    """From a message of several rows to a state for each of them, by its place on an axis."""
+    """Returns the move from a message of several rows to a state for each row, by its position on an axis."""
     change = _Change(plan.fields(scope), plan.fields(scope.entering(axis)))
     return lambda s, place: change(s.columns, **{axis.name: place})
 
 
 def without(plan: Plan, scope: Scope, axis: Axis) -> Move:
-    """The states without an axis: of the group that an element belongs to."""
+    """Returns the move that drops an axis: from an element to its group."""
     change = _Change(plan.fields(scope), plan.fields(scope.leaving(axis)))
     return lambda s: change(s.columns)
 
 
 def place(plan: Plan, scope: Scope, axis: Axis) -> Callable[[States], Column]:
-    """Where on an axis."""
+    """Returns the function that reads the position on an axis."""
     k = plan.fields(scope).index(axis.name)
     return lambda s: s.columns[k]
 
 
 def number(plan: Plan, scope: Scope, value: Int | int) -> Callable[..., Column]:
-    """An integer expression."""
+    """Returns the function that evaluates an integer expression."""
     return function(value, plan.fields(scope))
 
 
 def up_to_root(plan: Plan, scope: Scope, axis: Axis, root: Int) -> _Moves:
-    """Out of a tree at its root, and back."""
+    """Returns the moves out of a tree at its root, and back."""
     inner, outer = plan.fields(scope.entering(axis)), plan.fields(scope)
     there, back, place = _Change(inner, outer), _Change(outer, inner), _of(root, outer)
     return lambda s: there(s.columns), lambda s, v: back(s.columns, **{axis.name: place(s, v)})

@@ -1,4 +1,4 @@
-"""Nest: values in tuples, lists and dictionaries, as functions take and give them."""
+"""Nest: values in nested tuples, lists and dictionaries, as functions take and return them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def leaves(nest: Any) -> Iterator[Any]:
-    """The values in it, in order."""
+    """Yields the values of a nest, in order."""
     if isinstance(nest, tuple | list):
         for item in nest:
             yield from leaves(item)
@@ -22,7 +22,7 @@ def leaves(nest: Any) -> Iterator[Any]:
 
 
 def rebuild(nest: Any, values: Iterator[Any]) -> Any:
-    """The same nest with other values."""
+    """Returns the same nest with other values."""
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
         return type(nest)(*(rebuild(item, values) for item in nest))
     if isinstance(nest, tuple | list):
@@ -33,7 +33,7 @@ def rebuild(nest: Any, values: Iterator[Any]) -> Any:
 
 
 def shape(nest: Any) -> Any:
-    """What is comparable of a nest: how its values are nested."""
+    """Returns the structure of a nest without its values, for comparison."""
     if isinstance(nest, tuple | list):
         return tuple(shape(item) for item in nest)
     if isinstance(nest, dict):
@@ -42,7 +42,7 @@ def shape(nest: Any) -> Any:
 
 
 def along(function: Callable[..., Any], ends: list[Any], edge: Callable[[], Any]) -> Any:
-    """The message of an edge: a function of the values at its ends, of these and the edge, or of the source alone."""
+    """Returns the message of an edge: ``function`` of the values at its ends, and of the edge if it takes one more."""
     if takes(function, len(ends)):
         return function(*ends)
     if len(ends) == 2 and takes(function, 1) and not takes(function, 3):
@@ -51,7 +51,7 @@ def along(function: Callable[..., Any], ends: list[Any], edge: Callable[[], Any]
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many arguments."""
+    """Whether a function can be called with ``count`` positional arguments."""
     if isinstance(function, nn.Module):
         function = function.forward
     try:

@@ -1,8 +1,7 @@
-"""Ops: torch functions on values, noted down as row-wise operations.
+"""Ops: torch functions on values, recorded as row-wise operations.
 
-A value is one row, so a function means the same eagerly (on the row) and compiled (on each row of a batch). Those that
-networks are mostly made of have a form of their own; any other differentiable function of rows is kept as it is and
-mapped over the rows.
+A value is one row, so a function means the same eagerly (on the row) and compiled (on each row of a batch). Common
+functions have a specialised form; any other differentiable function of rows is mapped over the rows unchanged.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _ELEMENTWISE = {
     "true_divide": "div", "neg": "neg", "negative": "neg", "relu": "relu", "tanh": "tanh", "sigmoid": "sigmoid",
     "exp": "exp", "log": "log", "square": "square",
 }  # fmt: skip
-"""Torch's names of functions that have a form of their own."""
+"""Torch's names of functions that have a specialised form."""
 
 _TOTALS = ("sum", "mean")
 _SHAPED = ("reshape", "view", "flatten", "unflatten", "unsqueeze", "squeeze")
-"""The same with the numbers of a row added up, and with rows of another shape."""
+"""Further names: reductions of a row, and changes of its shape."""
 
 _RANDOM = {
     "dropout",
@@ -86,7 +85,7 @@ def attribute(value: Value, name: str) -> Any:
 
 
 def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A torch function of values."""
+    """Record a torch function of values."""
     trace = trace_of((args, kwargs))
     name = getattr(function, "__name__", "function")
     if name in ("item", "tolist", "numpy", "__int__", "__float__", "__bool__", "__index__"):
@@ -98,12 +97,17 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if name in _RANDOM:
         if name.endswith("dropout") and not kwargs.get("training", args[2] if len(args) > 2 else True):
             return args[0]
-        trace.fail(f"'{name}' draws random numbers, anew at every call; use an nn.Dropout submodule of the model")
+        trace.fail(
+            f"'{name}' draws random numbers, anew at every call, and a message must be computed the same way twice. "
+            f"For a random mask use an nn.Dropout submodule; noise is an argument of forward, drawn with the instances"
+        )
     kwargs = {k: v for k, v in kwargs.items() if k not in ("inplace", "out")}
-    if name in ("linear", "embedding", "matmul", "mm", "mv"):
+    if name in ("linear", "embedding", "matmul", "mm", "mv", "__getitem__"):
         made = _of_parameter(trace, name, args, kwargs)
         if made is not None:
             return made
+    if name == "__getitem__" and isinstance(args[0], nn.Parameter) and args[0].dim() == 1:
+        return index(trace.value(args[0]), args[1])
     if name == "__getitem__" and isinstance(args[0], Value):
         return index(*args)
     if name in ("cat", "concat", "concatenate", "hstack"):
@@ -128,10 +132,18 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _of_parameter(trace: Trace, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value | None:
-    """``F.linear(x, weight)``, ``x @ weight.T`` and ``F.embedding(i, weight)``, where the weight is a bare parameter: a
-    node with parameters; None where that is not what is asked for."""
+    """Record ``F.linear(x, weight)``, ``x @ weight.T``, ``F.embedding(i, weight)`` or ``weight[i]`` of a bare parameter
+    as a node with parameters. Returns None for any other call."""
     from ampnet.lang.calls import of_parameter
 
+    if name == "__getitem__":
+        at, *others = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if not _matrix(args[0]) or not isinstance(at, Value) or at.row.dtype != torch.int64:
+            return None
+        if others and at.row.dim():
+            return None
+        row = of_parameter(trace, nn.Embedding, at, args[0])
+        return index(row, tuple(others)) if others else row
     if name == "embedding":
         plain = len(args) == 2 and not kwargs
         return of_parameter(trace, nn.Embedding, args[0], args[1]) if plain and _matrix(args[1]) else None
@@ -152,7 +164,7 @@ def _matrix(given: Any) -> bool:
 
 
 def _transposed(given: Any) -> nn.Parameter | None:
-    """The parameter, where a value is a matrix of parameters with rows and columns exchanged."""
+    """Returns the parameter if a value is its transpose, else None."""
     if not isinstance(given, Value) or given.proto.operation is None or given.proto.operation.op != "call":
         return None
     function, source = given.proto.operation.settings["function"], given.proto.inputs[0]
@@ -162,7 +174,7 @@ def _transposed(given: Any) -> nn.Parameter | None:
 
 
 def elementwise(trace: Trace, op: str, args: Sequence[Any], function: Callable[..., Any]) -> Value | None:
-    """One of the operations with a form of their own; None where these operands are not for it."""
+    """Record an operation with a specialised form; returns None if it does not support these operands."""
     args = [trace.value(a) if isinstance(a, nn.Parameter) else a for a in args]
     if not all(isinstance(a, Value | Tensor | int | float) and not isinstance(a, bool) for a in args):
         return None
@@ -182,7 +194,7 @@ def elementwise(trace: Trace, op: str, args: Sequence[Any], function: Callable[.
 def _total(
     trace: Trace, op: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Value | None:
-    """A sum or mean over the last dimension; None for any other."""
+    """Record a sum or mean over the last dimension; returns None for any other."""
     value, rank = args[0], args[0].row.dim()
     dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", -1 if rank == 1 else None))
     if len(args) > 3 or not kwargs.keys() <= {"dim", "axis", "keepdim"} or not value.row.is_floating_point():
@@ -194,7 +206,7 @@ def _total(
 
 
 def operation(trace: Trace, op: str, operands: Sequence[Any], row: Tensor, name: str = "", **settings: Any) -> Value:
-    """Note a row-wise operation down."""
+    """Record a row-wise operation."""
     inputs: list[Value | None] = []
     places: dict[int, Arg] = {}
     packed: list[Any] = []
@@ -218,7 +230,7 @@ def operation(trace: Trace, op: str, operands: Sequence[Any], row: Tensor, name:
 
 
 def _try(trace: Trace, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What a function makes of rows, by shape and dtype alone."""
+    """Apply a function to rows on the meta device, to get the shape and dtype of its result."""
     try:
         return function(*_rows(args), **_rows(kwargs))
     except ModelError:
@@ -235,7 +247,7 @@ def _rows(nest: Any) -> Any:
     if isinstance(nest, Value):
         return nest.row
     if isinstance(nest, Tensor):
-        return nest.detach().to("meta")
+        return meta(nest)
     if isinstance(nest, tuple | list):
         return type(nest)(_rows(item) for item in nest)
     if isinstance(nest, dict):
@@ -244,7 +256,7 @@ def _rows(nest: Any) -> Any:
 
 
 def anything(trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Any differentiable function of rows, mapped over the rows of a batch."""
+    """Record any differentiable function of rows, mapped over the rows of a batch."""
     operands: list[Any] = []
 
     def placed(nest: Any) -> Any:
@@ -252,8 +264,9 @@ def anything(trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], 
             nest = trace.value(nest)
             if nest.row.dim() > 1:
                 trace.fail(
-                    f"a parameter of shape {tuple(nest.row.shape)} is used by itself; F.linear(x, parameter) is a node "
-                    f"that updates itself, and so is a module (nn.Linear, or an nn.Module of your own) that has it"
+                    f"a parameter of shape {tuple(nest.row.shape)} is used by itself; F.linear(x, parameter) and "
+                    f"parameter[i] are nodes that update themselves, and so is a module (nn.Linear, or an nn.Module of "
+                    f"your own) that has it"
                 )
         if isinstance(nest, Value | Tensor):
             operands.append(nest)
@@ -282,7 +295,7 @@ def anything(trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], 
         named = isinstance(result, tuple) and hasattr(result, "n_fields")  # values and indices, say
         return type(result)(picked) if named else tuple(picked)
     if isinstance(result, bool | int | float | torch.Size | torch.dtype | tuple):
-        return result  # of the shape, not of the numbers
+        return result  # depends on the shape alone
     return trace.fail(f"torch's {name} gives a {type(result).__name__}, which is not known while the model is compiled")
 
 
@@ -312,7 +325,7 @@ def _filled(nest: Any, rows: Sequence[Tensor]) -> Any:
     return nest
 
 
-# -- side by side, and taking apart
+# -- concatenation and slices
 
 
 def _cat(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Value | None:
@@ -330,7 +343,7 @@ def _cat(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any], name: str)
 
 
 def beside(trace: Trace, parts: Sequence[Value | Tensor], row: Tensor) -> Value:
-    """Rows side by side. Neighbours that were slices of one value are put together again without a copy."""
+    """Concatenate rows. Adjacent slices of one value are joined again without a copy."""
     merged: list[Any] = []
     for part in parts:
         piece = _piece(part)
@@ -348,7 +361,7 @@ def beside(trace: Trace, parts: Sequence[Value | Tensor], row: Tensor) -> Value:
 
 
 def _piece(part: Any) -> tuple[Value, int, int] | None:
-    """(base, start, stop), where a value is a slice."""
+    """Returns (base, start, stop) if a value is a slice, else None."""
     if isinstance(part, Value) and part.proto.operation is not None and part.proto.operation.op == "slice":
         base = part.proto.inputs[0]
         assert base is not None
@@ -358,7 +371,7 @@ def _piece(part: Any) -> tuple[Value, int, int] | None:
 
 
 def cut(trace: Trace, value: Value, start: int, stop: int) -> Value:
-    """Columns of a value. Of rows put side by side, a whole part is that part."""
+    """Returns columns of a value. If they are one whole part of a concatenation, that part is returned."""
     width = value.row.shape[-1]
     if (start, stop) == (0, width):
         return value
@@ -394,20 +407,44 @@ def index(value: Value, at: Any) -> Value:
     trace = trace_of((value,))
     items = at if isinstance(at, tuple) else (at,)
     simple = [i for i in items if i is not Ellipsis]
-    if any(isinstance(i, Value) for i in items):
-        trace.fail("a tensor indexed by a tensor: use an nn.Embedding, torch.gather or torch.take_along_dim")
+    if any(isinstance(i, Value) and i.row.dtype == torch.bool for i in items):
+        trace.fail("a tensor is indexed by a mask, so its shape would depend on values: use torch.where, or multiply")
     if any(isinstance(i, Int) for i in items):
         trace.fail(
             "a tensor is indexed by an integer of the instance, so where to look differs from message to message: make "
             "it a column of a Seq, or choose(...) among the parts"
         )
+    tensors = [i.row.dim() for i in items if isinstance(i, Value)]
+    if 0 in tensors:
+        if any(tensors) or not all(isinstance(i, Value | int) for i in items[: len(tensors)]):
+            trace.fail("numbers that index a tensor come first and cannot be mixed with rows of numbers: x[i, j, :]")
+        return anything(trace, _numbered, (value, *items), {})  # type: ignore[no-any-return]
     only_last = len(simple) == 1 and isinstance(simple[0], slice) and simple[0].step in (None, 1)
     if only_last and (value.row.dim() == 1 or (len(items) == 2 and items[0] is Ellipsis)):
         start, stop, _ = simple[0].indices(value.row.shape[-1])
         if stop > start:
             return cut(trace, value, start, stop)
+    if all(i is None or i is Ellipsis or (isinstance(i, int | slice) and not isinstance(i, bool)) for i in items):
+        row = _try(trace, operator.getitem, (value, at), {})
+        if row.numel() == value.row.numel() > 0:
+            return operation(trace, "reshape", [value], row, "getitem", shape=tuple(row.shape))
+        at = _from_the_last(items, value.row.dim())
     made: Value = anything(trace, operator.getitem, (value, at), {})
     return made
+
+
+def _from_the_last(items: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+    """The same items behind an ellipsis: they then mean the same for one row and for many."""
+    if Ellipsis in items:
+        before, after = items[: items.index(Ellipsis)], items[items.index(Ellipsis) + 1 :]
+        taken = sum(i is not None for i in (*before, *after))
+        return (Ellipsis, *before, *(slice(None),) * (rank - taken), *after)
+    return (Ellipsis, *items, *(slice(None),) * (rank - sum(i is not None for i in items)))
+
+
+def _numbered(x: Tensor, *items: Any) -> Tensor:
+    """``x[items]`` with tensors of one number among the items, which torch would ask for their value."""
+    return x[tuple(i.reshape(1) if isinstance(i, Tensor) else i for i in items)].squeeze(0)
 
 
 def _binary(name: str, swapped: bool) -> Callable[..., Any]:
@@ -418,7 +455,7 @@ def _binary(name: str, swapped: bool) -> Callable[..., Any]:
 
         trace = trace_of((self,))
         if isinstance(other, Int | Family):
-            trace.value(other)  # refuses it, with the reason
+            trace.value(other)  # raises, with the reason
         args = (other, self) if swapped else (self, other)
         if name in _NAMED:
             made = elementwise(trace, _NAMED[name], args, sign)

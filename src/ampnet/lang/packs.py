@@ -1,8 +1,8 @@
-"""Packs: the values that a loop, a tree or a choice hands on, as few messages as possible.
+"""Packs: the values that a loop, a tree or a choice carries, packed into as few messages as possible.
 
-A loop may carry a nest of values: ``(h, c)``. Those of one scope travel side by side in one message, its **lane**, so
-that a round costs one Phi, one Isu and one Cond however many there are. Values of other scopes (one for each atom) or
-of another shape have a lane of their own; integers have none, for they are worked out from the state.
+A loop may carry a nest of values: ``(h, c)``. Those of one scope are concatenated in one message, its **lane**, so that
+a round costs one Phi, one Isu and one Cond for any number of values. Values of other scopes (one for each atom) or of
+another shape have separate lanes; integers have none, because they are computed from the state.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ from ampnet.lang.trace import Trace, Value
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """Values that travel in one message."""
+    """Values that are concatenated in one message."""
 
     axes: tuple[Axis, ...]
-    """The axis of a family, from the outside in where it is a family of families; none for values of the scope at
-    hand."""
+    """The axes of a family, outermost first; empty for values of the current scope."""
     value: Value
-    """All of them, side by side."""
+    """All of them, concatenated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a leaf of the nest is: columns of a lane, or an integer."""
+    """The position of a leaf of the nest: columns of a lane, or an integer."""
 
     lane: int
     start: int
     stop: int
     """-1: the whole lane."""
     number: int = -1
-    """Of an integer, among the integers."""
+    """The index of an integer among the integers."""
 
 
 class Pack:
@@ -55,7 +54,7 @@ class Pack:
         like: Pack | None = None,
         what: str = "",
     ) -> None:
-        """``rounds`` takes the integers; ``like`` is a pack that this one must look like."""
+        """``rounds`` collects the integers; ``like`` is a pack whose structure this one must have."""
         self.trace, self.nest, self.rounds = trace, nest, rounds
         self.lanes: list[Lane] = []
         self.spots: list[Spot] = []
@@ -67,12 +66,15 @@ class Pack:
             self.lanes = [Lane(lane.axes, v) for lane, v in zip(like.lanes, values, strict=True)]
 
     def _leaves(self, nest: Any) -> list[tuple[tuple[Axis, ...], Any]]:
-        """Each leaf's axes and value, brought to where the model is."""
+        """Returns each leaf's axes and value, at the current scope."""
         out: list[tuple[tuple[Axis, ...], Any]] = []
         for leaf in leaves(nest):
             if isinstance(leaf, Int) or (self.rounds is not None and type(leaf) is int):
                 if self.rounds is None:
-                    self.trace.fail("an integer of the instance is handed on as a value; only repeat(...) carries them")
+                    self.trace.fail(
+                        "an integer of the instance is handed on as a value; only repeat(...) carries them. Calculate "
+                        "it outside: n // 2 + (n % 2) * (2 * n)"
+                    )
                 out.append(((), leaf))
             elif isinstance(leaf, Symbolic):
                 with self.trace.inside(*frames(leaf._axis)):
@@ -80,8 +82,8 @@ class Pack:
                     out.append(((leaf._axis, *inner), value))
             else:
                 if leaf is None:
-                    self.trace.fail("a function gives nothing (None) where a value is wanted: is a 'return' missing?")
-                # A constant stays outside of rounds and choices as long as it can: it is pumped where it is needed.
+                    self.trace.fail("a function returns None where a value is needed: is a 'return' missing?")
+                # A constant stays outside rounds and choices: it is pumped where it is needed.
                 out.append(((), self.trace.bring(leaf)))
         return out
 
@@ -116,7 +118,7 @@ class Pack:
             return ops.beside(self.trace, values, torch.cat([v.row for v in values], -1))
 
     def unpacked(self, values: Sequence[Value], after: Axis | None = None) -> Any:
-        """The nest, with these lanes in place of its own. ``after``: the loop that they have come out of."""
+        """Returns the nest with the values of these lanes. ``after``: the loop that they have left."""
         out: list[Any] = []
         for spot in self.spots:
             if spot.lane < 0:
@@ -133,12 +135,12 @@ class Pack:
         return rebuild(self.nest, iter(out))
 
     def inside_out(self, values: Sequence[Value]) -> Any:
-        """The nest with one value in place of each family: these have come of its lanes."""
+        """Returns the nest with one value for each family, from the reduced lanes."""
         self.lanes = [Lane(lane.axes[1:], value) for lane, value in zip(self.lanes, values, strict=True)]
         return self.unpacked(values)
 
     def repacked(self, nest: Any, what: str) -> list[Value]:
-        """Another nest of the same make, laid out in the same lanes."""
+        """Returns the lanes of another nest of the same structure."""
         return self._laid(nest, what)
 
     def _laid(self, nest: Any, what: str) -> list[Value]:
@@ -166,7 +168,7 @@ class Pack:
         return [self._beside(lane.axes, some) for lane, some in zip(self.lanes, members, strict=True)]
 
     def _rows(self) -> list[Any]:
-        """Shape and dtype of every leaf."""
+        """Returns shape and dtype of every leaf."""
         out: list[Any] = []
         for spot in self.spots:
             if spot.lane < 0:
@@ -178,5 +180,5 @@ class Pack:
 
 
 def frames(*axes: Axis) -> list[Frame]:
-    """What one is inside of, inside of these axes."""
+    """Returns these axes as frames."""
     return [frame for axis in axes for frame in (axis, axis.real) if frame is not None]

@@ -1,11 +1,11 @@
 """Pick: a family by an index. ``h[edge.head]`` is row ``edge.head`` of the family h, inside of each edge.
 
-    h of atoms       0        1        2        3            a Flatmap sends a row to whoever names it
+    h of atoms       0        1        2        3            a Flatmap sends a row to each user of its index
                      |     /  |  |              |
-    edge.head       e1   e0  e3  e4            e2            a row that nobody names is answered with a gradient of zero
+    edge.head       e1   e0  e3  e4            e2            a row that is not used gets a gradient of zero
 
-The index is an integer of the instance, so who names which row is known before anything is computed. Where the present
-line is inside of other axes than the family was made in (edges here), the indices of all their elements are looked up.
+The index is an integer of the instance, so the users of each row are known before anything is computed. If the current
+line is inside other axes than the family was made in (edges here), the indices of all their elements are looked up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ampnet.nodes import Flatmap
 
 
 def pick(trace: Trace, value: Value, at: Mapping[Axis, Int]) -> Value:
-    """The row of a value at these places on some of its axes, at the scope of the present line."""
+    """Returns the row of a value at these positions on some of its axes, at the scope of the current line."""
     source = value.scope
     real = {axis.real for axis in at}
     own = [guard for guard in source.guards if any(axis in guard.choice.index.axes for axis in at)]

@@ -1,22 +1,22 @@
 """Prediction: the graph of what a model's ``forward`` returns. It has no losses, and takes no labels.
 
-    training      x ──> layers ──┬──> classify ──> loss <── label          what no loss depends on is left out
-                                 └ (what is returned is not computed)
-    prediction    x ──> layers ──────> classify ──> result                 what no result depends on is left out
+    training      x ──> layers ──┬──> classify ──> loss <── label          values that no loss depends on are removed
+                                 └ (the returned value is not computed)
+    prediction    x ──> layers ──────> classify ──> result                 values that no result depends on are removed
 
-Both graphs have the model's own parameters, and the same engine computes them. The second is compiled, from another
-trace of the same ``forward``, when a runtime predicts for the first time; training is not slowed by it.
+Both graphs share the model's parameters, and the same engine computes them. The second is compiled from another trace
+of the same ``forward`` when a runtime predicts for the first time, so training does not pay for it.
 
-**What a prediction looks like.** As what ``forward`` returns is nested (a tensor, tuples, lists, dictionaries):
+**Format of a prediction.** It has the nesting of what ``forward`` returns (a tensor, tuples, lists, dictionaries):
 
     a value                       a tensor
     a value for each element      a tensor [elements, ...], in the order of the elements
-    elements of elements          a list with one of these for each outer element
+    nested elements               a list with one of these for each outer element
     of a bucket of n instances    each row becomes n rows: [n, ...], [elements, n, ...]
     a number, None, a constant    itself
 
-**Arguments.** Those that no result depends on (labels, as a rule) may be left out, or be None. An `Instance` that was
-made for training can be given as well.
+**Arguments.** Those that no result depends on (usually labels) may be omitted, or be None. An `Instance` built for
+training is accepted as well.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class Output:
     node: str
     """The Result that reports it."""
     axes: tuple[str, ...]
-    """State fields of the elements that there is a value of, the outer first; empty: one value for the instance."""
+    """State fields of the axes that it has a value for each element of, outermost first; empty: one value."""
     row: Tensor
     """Shape and dtype of a row."""
     outer: Scope | None
-    """Where there are elements of elements: the scope of the outer ones."""
+    """For nested elements: the scope of the outer ones."""
 
 
 class Prediction(Compiled):
-    """The graph of what a model returns. See the head of this file."""
+    """The graph that computes what a model returns. See the head of this file."""
 
     def __init__(self, model: nn.Module, arguments: Arguments, **passes: bool) -> None:
         arguments, trace = copy(arguments), traced(model, arguments)
         self.returned, self.outputs = _end_in_results(trace)
-        """What ``forward`` returned while it was traced, and the values in it that differ between instances."""
+        """The nest that ``forward`` returned in the trace, and the values in it that differ between instances."""
         super().__init__(model, trace, arguments, **{**passes, "dead": True})
         self._prune(trace)
         needed = self._needed(trace, arguments.example)
@@ -81,7 +81,7 @@ class Prediction(Compiled):
         self.rebind()
 
     def _prune(self, trace: Trace) -> None:
-        """Forget integers that only labels have."""
+        """Remove integers that only labels use."""
         ends = [value.scope for value in (p.inputs[0] for p in trace.protos if p.is_result) if value is not None]
         ints = [axis.size for scope in ends for axis in scope.axes]
         ints += [guard.choice.index for scope in ends for guard in scope.guards]
@@ -96,12 +96,12 @@ class Prediction(Compiled):
         return found
 
     def rebind(self) -> None:
-        """Look at the parameters anew, after they were moved."""
+        """Rebind the nodes to the parameters, after these were moved."""
         for node in self.parameterised().values():
             node.updater.rebind(no_sums)
 
     def gathered(self) -> Gathered:
-        """Where the results of a stream are put together."""
+        """Returns a new collector for the results of a stream."""
         from ampnet.lang.gathered import Gathered
 
         return Gathered(self)
@@ -109,12 +109,12 @@ class Prediction(Compiled):
     # -- instances
 
     def samples(self, data: Any) -> Iterable[Any]:
-        """The samples of a data set (see `ampnet.lang.sources`)."""
+        """Returns the samples of a data set (see `ampnet.lang.sources`)."""
         return samples(data)
 
     def take(self, sample: Any) -> Instance:
-        """The instance of one sample: a tuple of arguments, a dict of them by name, or an `Instance` (of this graph, or
-        made for training)."""
+        """Build the instance of one sample: a tuple of arguments, a dict of them by name, or an `Instance` (of this
+        graph, or built for training)."""
         if isinstance(sample, Instance):
             ours = sample.fits(self._fields) and len(sample.feeds) == len(self._fields)
             return sample if ours else self._converted(sample)
@@ -140,7 +140,7 @@ class Prediction(Compiled):
         return made
 
     def _elements(self, scope: Scope, arguments: Sequence[Any]) -> Ints:
-        """Where the elements of a scope stand, of one instance: ``[axes, elements]``, in order."""
+        """Returns the positions of a scope's elements in one instance: ``[axes, elements]``, in order."""
         plan, at = Plan(tuple(self._trace.scalars)), Scope()
         sizes = [get(arguments) for get in self._trace.scalars.values()]
         states = States(("instance", *self._trace.scalars), np.array([[0, *sizes]]).T)
@@ -156,7 +156,7 @@ class Prediction(Compiled):
         return max(1, sum(count(arguments) for count in self._counts))
 
     def _converted(self, given: Instance) -> Instance:
-        """An instance made for training, with what is asked for here."""
+        """Convert an instance built for training to one of this graph."""
         feeds: dict[str, Feed] = {}
         numbers = {name: feed.columns[i, 0] for feed in given.feeds.values() for i, name in enumerate(feed.fields)}
         arrays = {} if given.structure is None else given.structure.arrays
@@ -184,7 +184,7 @@ class Prediction(Compiled):
 
 
 def _end_in_results(trace: Trace) -> tuple[Any, list[Output]]:
-    """Put results in the place of losses. What was returned, and the values in it."""
+    """Replace losses by results. Returns the returned nest, and the outputs in it."""
     trace.protos = [proto for proto in trace.protos if not proto.is_loss]
     model, outputs = type(trace.model).__name__, []
     with torch.enable_grad():
@@ -217,7 +217,7 @@ def _end_in_results(trace: Trace) -> tuple[Any, list[Output]]:
 
 
 def _paths(nest: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The values of a nest with names that say where they are."""
+    """Yields the values of a nest, with names made from their paths."""
     if isinstance(nest, tuple | list):
         for i, item in enumerate(nest):
             yield from _paths(item, f"{path}_{getattr(nest, '_fields', range(len(nest)))[i]}")
@@ -229,7 +229,7 @@ def _paths(nest: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Watched(list[Any]):
-    """Arguments that note which of them are asked for."""
+    """A list of arguments that records which indices are read."""
 
     def __init__(self, arguments: Sequence[Any]) -> None:
         super().__init__(arguments)
@@ -241,7 +241,7 @@ class _Watched(list[Any]):
 
 
 def _asked(get: Callable[[Sequence[Any]], Any], example: Sequence[Any]) -> set[int]:
-    """The positions of the arguments that a function looks at."""
+    """Returns the positions of the arguments that a function reads."""
     watched = _Watched(example)
     get(watched)
     return watched.asked

@@ -1,4 +1,4 @@
-"""PyG: a `torch_geometric.data.Data` as the arguments of a model. Imports nothing: whoever has a Data has the library.
+"""PyG: converts a `torch_geometric.data.Data` to the arguments of a model. Does not import the library.
 
     Data(x=[n, 16], edge_index=[2, e], edge_attr=[e, 4], y=[1, 3], z=[n])
 
@@ -6,8 +6,8 @@
     edges   Edges(nodes, edge_index[0], edge_index[1], edge_attr=...)       likewise, with a row per edge
     y       tensor [3]                           of the whole graph: PyG's leading dimension of 1 is dropped
 
-Tensors are payload. Attributes named in ``control`` become integer columns, which decide where messages go (a type of
-edge that `choose` looks at).
+Tensors are payload. Attributes named in ``control`` become integer columns, which decide where messages go (an edge
+type that `choose` reads).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def from_pyg(
     graph: Collection[str] = (),
     control: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The arguments in a `torch_geometric.data.Data`, by name: ``nodes``, ``edges``, and what is of the whole graph.
+    """Returns the arguments in a `torch_geometric.data.Data`, by name: ``nodes``, ``edges``, and graph attributes.
 
-    ``nodes`` and ``edges`` are the names that the `Seq` and the `Edges` get. ``graph`` names attributes of the whole
-    graph: this decides where an attribute has as many rows as there are nodes by chance, as ``y`` of a single atom.
-    ``control`` names attributes that decide control flow. What is neither tensor nor number (a SMILES string) is left
-    out unless ``graph`` names it.
+    ``nodes`` and ``edges`` are the names of the `Seq` and the `Edges`. ``graph`` names attributes of the whole graph;
+    it is needed if such an attribute has as many rows as there are nodes, like ``y`` of a single atom. ``control``
+    names attributes that decide control flow. Attributes that are neither tensors nor numbers (a SMILES string) are
+    omitted unless ``graph`` names them.
     """
     if not hasattr(data, "keys") or not hasattr(data, "num_nodes") or hasattr(data, "node_types"):
         raise DataError(f"a {type(data).__name__} is not a graph of one kind of nodes; from_pyg takes a Data")

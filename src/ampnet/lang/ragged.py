@@ -1,15 +1,15 @@
-"""Ragged: a column whose entries are sequences (or trees) themselves, each of its own length.
+"""Ragged: a column whose entries are sequences (or trees) of different lengths.
 
     document = Seq(words=[torch.tensor([4, 8, 1]), torch.tensor([7, 7])], topic=torch.tensor([0, 3]))
 
     element of `document`      0             1
     its `words`             [ 4  8  1 ]   [ 7  7 ]
-    flat                    [ 4  8  1       7  7 ]        all entries end to end, as one space
-    owner, inner              0  0  0       1  1          the entry that an element of `flat` is of, and its place in it
+    flat                    [ 4  8  1       7  7 ]        all entries concatenated, as one space
+    owner, inner              0  0  0       1  1          the entry of each element of `flat`, and its index there
                               0  1  2       0  1
 
-An entry may have several columns, and ragged columns again (a document of sentences of words of letters): those of all
-entries are put end to end as well.
+An entry may have several columns, also ragged ones (a document of sentences of words of letters). The columns of all
+entries are concatenated as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ampnet.state import Ints
 
 
 def is_ragged(given: Any) -> bool:
-    """Whether a column is given as a list of sequences."""
+    """Whether a column is a list of sequences."""
     if not isinstance(given, list | tuple) or not given:
         return False
     first = given[0]
@@ -78,12 +78,12 @@ class Ragged:
 
     @cached_property
     def flat(self) -> Flat:
-        """All entries end to end."""
+        """All entries, concatenated."""
         return Flat(self.spaces)
 
 
 def _make(space: Space) -> dict[str, Any]:
-    """What all entries of a column have in common."""
+    """Returns the structure that all entries of a column must share."""
     return {name: (*_kind(column), space._given.get(name)) for name, column in space._columns.items()}
 
 
@@ -94,7 +94,7 @@ def _kind(column: Any) -> tuple[Any, ...]:
 
 
 class Flat(Space):
-    """The elements of several spaces that are made alike, end to end."""
+    """The concatenated elements of several spaces of the same structure."""
 
     def __init__(self, spaces: Sequence[Space]) -> None:
         self._spaces: Sequence[Any] = spaces
@@ -121,7 +121,7 @@ class Flat(Space):
         return super()._ragged(name) if self._spaces else Ragged(name, [])
 
     def _derived(self, what: str) -> Ints:
-        """Arrays of trees, end to end; places of nodes are those in their own tree."""
+        """Returns concatenated arrays of trees; indices of nodes are relative to their tree."""
         if not self._spaces:
             return np.zeros(0, dtype=np.int64)
         return np.concatenate([tree._derived(what) for tree in self._spaces])

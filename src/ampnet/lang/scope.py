@@ -1,16 +1,16 @@
-"""Scope: where a value lives. The fields of its states, and its key, follow from that.
+"""Scope: the elements that a value exists for. It determines the value's state fields and key.
 
 Every value of a model belongs to the instance as a whole, or to each element of something: each token, each node of a
 tree, each edge, each round of a loop, or several of these at once. An **axis** is one such "each"; a scope is a set of
-axes, and the state of a message says where it stands on each of them:
+axes, and the state of a message holds its position on each of them:
 
     scope                          state                                  key
     instance                       (instance, steps)                      (instance)
     instance x tokens              (instance, tokens, length)             (instance, tokens)
     instance x atoms x round       (instance, atoms, round)               (instance, atoms, round)
 
-Scalars such as ``length`` travel along because control flow asks for them; they are the same for all messages of an
-instance, so they are no part of the key. Two values meet (in an addition, a concatenation, a loss) only in one scope:
+Scalars such as ``length`` are in the state because control flow reads them; they are equal for all messages of an
+instance, so they are not part of the key. Two values meet (in an addition, a concatenation, a loss) only in one scope:
 then their states are equal, field by field.
 
 A **guard** is a branch of a choice: values made inside it exist only for the messages that were sent that way.
@@ -33,16 +33,16 @@ class Axis:
     """One "each": the elements of a sequence, tree or set of edges, or the rounds of a loop."""
 
     number: int
-    """Axes are ordered as they came up; so are their fields in a state."""
+    """Axes, and their fields in a state, are in the order in which the trace met them."""
     name: str
-    """The state field that says where on the axis a message stands."""
+    """The state field with a message's position on the axis."""
     kind: Literal["elements", "tree", "edges", "rounds"]
     size: Int | int
-    """How many elements there are, as an expression over the scope outside."""
+    """The number of elements, as an expression over the outer scope."""
     carried: str | None = None
-    """A further state field, holding the number of rounds, where it is worked out anew for every loop."""
+    """A further state field with the number of rounds, if it is computed at the start of each loop."""
     real: Guard | None = None
-    """Edges only: the guard of edges that are given, as against those made up for nodes without any."""
+    """Edges only: the guard of real edges, as opposed to the null edges of nodes without any."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -51,18 +51,18 @@ class Axis:
 
 @dataclass(eq=False, slots=True)
 class Choice:
-    """A way that parts by an integer."""
+    """A branching of the control flow by an integer."""
 
     index: Int
     names: tuple[str, ...]
-    """Of the ways."""
+    """The names of the branches."""
     line: Line | None = None
-    """Where it was made."""
+    """The line that made it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One way of a choice."""
+    """One branch of a choice."""
 
     choice: Choice
     way: int
@@ -76,7 +76,7 @@ class Scope:
     guards: tuple[Guard, ...] = ()
 
     def entering(self, axis: Axis) -> Scope:
-        """This scope and one more axis."""
+        """Returns this scope with one more axis."""
         return Scope(tuple(sorted((*self.axes, axis), key=lambda a: a.number)), self.guards)
 
     def leaving(self, axis: Axis) -> Scope:
@@ -90,11 +90,11 @@ class Scope:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The fields that tell its messages apart."""
+        """The fields that identify its messages."""
         return ("instance", *(a.name for a in self.axes))
 
     def fields(self, scalars: Iterable[str]) -> tuple[str, ...]:
-        """The fields of its states, where these scalars travel along. Those of the key come first."""
+        """Returns the fields of its states, with these scalars. Those of the key come first."""
         return (*self.key, *(a.carried for a in self.axes if a.carried is not None), *scalars)
 
     def __str__(self) -> str:
@@ -104,4 +104,4 @@ class Scope:
 
 
 Frame = Axis | Guard
-"""What the model is inside of, at some line."""
+"""An axis or a branch of a choice that encloses the current line."""

@@ -1,12 +1,12 @@
-"""Sources: what instances can be read from, one sample after the other.
+"""Sources: iterables, data sets and loaders that samples are read from.
 
     an iterable                              its items
-    a Dataset with len() and [i]             items 0 .. len - 1; also where it has no __iter__
+    a Dataset with len() and [i]             items 0 .. len - 1; it needs no __iter__
     DataLoader(..., batch_size=None)         its items
     DataLoader(..., collate_fn=list)         the items of its batches: the runtime makes batches itself
     torch_geometric.loader.DataLoader        the graphs of its batches
 
-With ``shuffle`` the items are read in a random order, which takes ``len()`` and ``[i]``.
+With ``shuffle`` the items are read in a random order, which requires ``len()`` and ``[i]``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, default_collate
 
-from ampnet.errors import DataError
+from ampnet.errors import DataError, a
+from ampnet.lang.spaces import Space
 
 
 def samples(source: Any, shuffle: bool = False, seed: int | None = None) -> Iterable[Any]:
-    """The samples of a source. ``seed``: of the order, with ``shuffle``; None: another order each time."""
+    """Returns the samples of a source. ``seed`` fixes the order of ``shuffle``; None: a different order each time."""
+    if isinstance(source, Space):
+        raise DataError(f"{source!r} is one argument of one sample: give a list of samples, for one of them [sample]")
     by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Mapping)
     if isinstance(source, Mapping):
         keys = ", ".join(map(repr, list(source)[:6]))
@@ -45,7 +48,7 @@ def samples(source: Any, shuffle: bool = False, seed: int | None = None) -> Iter
         return found
     if by_number:
         return _chosen(source, range(len(source)))
-    raise DataError(f"a {type(source).__name__} is no source of instances: it has neither __iter__ nor len() and [i]")
+    raise DataError(f"{a(type(source).__name__)} is no source of instances: it has neither __iter__ nor len() and [i]")
 
 
 def _chosen(source: Any, order: Iterable[int]) -> Iterator[Any]:

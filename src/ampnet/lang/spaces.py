@@ -1,4 +1,4 @@
-"""What an instance is made of: sequences (or sets) of elements, trees, edges.
+"""Spaces: the parts of an instance. Sequences (or sets) of elements, trees, edges.
 
     tokens = Seq(torch.tensor([10, 3, 4, 8]))                      one value for each element
     atoms  = Seq(kind=torch.tensor([6, 1, 1]), charge=...)         several, by name
@@ -6,17 +6,17 @@
     tree   = Tree(parents=[2, 2, -1], leaves={"word": torch.tensor([17, 4])}, label=torch.tensor([3, 2, 4]))
     text   = Seq(words=[torch.tensor([4, 8, 1]), torch.tensor([7, 7])])      a sequence for each element
 
-**Tensors are payload, plain integers are control.** A column given as a tensor (a row for each element) is what layers
-compute with. A column given as a list or NumPy array of integers decides where messages go: the layer to use, the type
-of an edge, the number of rounds. A column given as a list of sequences (`Seq`, tensors, lists of integers) or trees has
-one for each element, of any length (`ampnet.lang.ragged`).
+**Tensors are payload, plain integers are control.** Layers compute with columns that are tensors (a row for each
+element). Columns that are lists or NumPy arrays of integers decide where messages go: the layer to use, the type of an
+edge, the number of rounds. A list of sequences (`Seq`, tensors, lists of integers) or trees is a column with one
+sequence or tree for each element, of any length (`ampnet.lang.ragged`).
 
-The same objects are handed to a model that runs eagerly and to `Compiled.instance`.
+The same objects are passed to a model that runs eagerly and to `Compiled.instance`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -34,19 +34,21 @@ from ampnet.state import Ints
 if TYPE_CHECKING:
     from ampnet.lang.ragged import Ragged
 
+Given = Tensor | ArrayLike | Sequence["Space"] | Sequence[Tensor]
+"""A column as users give it: payload, control, or a sequence or tree for each element."""
 Column = Any
 """A tensor, an array of integers, or a `Ragged`."""
 
 
 class Space:
-    """Elements, and what is known of each: columns, by name."""
+    """Elements with named columns."""
 
     _kind = "elements"
     _given: Mapping[str, str] = MappingProxyType({})
-    """Where a column is given, if not for all elements: "leaves" or "branches"."""
+    """The nodes that a column has entries for, if not all elements: "leaves" or "branches"."""
 
     def __init__(self, count: int, columns: Mapping[str, Any], only: Mapping[str, Ints] | None = None) -> None:
-        """``only``: the elements that a column is given for, where not for all."""
+        """``only``: by column, the elements it has entries for, if not all."""
         self._count = count
         self._only = dict(only or {})
         self._columns: dict[str, Column] = {}
@@ -72,21 +74,21 @@ class Space:
 
     @property
     def length(self) -> Any:
-        """The number of elements; unlike ``len`` it can be used in a model that is compiled. A column of this name goes
-        first."""
+        """The number of elements; unlike ``len`` it also works in compiled models. A column of this name takes
+        precedence."""
         return self.__getattr__("length") if "length" in self._columns else self._count
 
     def __getitem__(self, index: int) -> Any:
-        """Element ``index``, by an integer of the instance; -1 is the last."""
+        """Returns the element at ``index``, an integer of the instance; -1 is the last."""
         return self._element(place(index, self._count, repr(self)))
 
     @property
     def _plain(self) -> bool:
-        """Whether an element is one value, without a name."""
+        """Whether it has one column without a name."""
         return list(self._columns) == ["value"]
 
     def _integers(self, name: str) -> Ints:
-        """A column that decides where messages go."""
+        """Returns a control column: integers that decide where messages go."""
         column = self._column(name)
         if not isinstance(column, np.ndarray):
             found = "a tensor (payload)" if isinstance(column, Tensor) else "a sequence for each element"
@@ -97,12 +99,12 @@ class Space:
         return column
 
     def _ragged(self, name: str) -> Ragged:
-        """A column that has a sequence or tree for each element."""
+        """Returns a column that has a sequence or tree for each element."""
         from ampnet.lang.ragged import Ragged
 
         column = self._column(name)
         if not isinstance(column, Ragged):
-            if not self._count:  # of an empty list it cannot be told what it is a list of
+            if not self._count:  # the type of an empty list's items is unknown
                 return Ragged(name, [])
             raise DataError(
                 f"column '{name}' of {self!r} has one entry for each element; the model was compiled for a sequence "
@@ -111,7 +113,7 @@ class Space:
         return column
 
     def __getattr__(self, name: str) -> Many:
-        if name.startswith("_"):  # also asked for while a copy is made, which has no columns yet
+        if name.startswith("_"):  # also read while a copy is made, which has no columns yet
             raise AttributeError(f"a {type(self).__name__} has no '{name}'")
         if name not in self._columns:
             known = ", ".join(self._columns) or "none"
@@ -125,7 +127,7 @@ class Space:
         return self._columns[name]
 
     def _at(self, name: str, i: int) -> Any:
-        """What a column has for an element; None where it has nothing."""
+        """Returns the entry of a column for an element; None if it has none."""
         column = self._columns[name]
         if name in self._only:
             place = int(np.searchsorted(self._only[name], i))
@@ -148,7 +150,7 @@ class Space:
         return hash((type(self).__name__, self._count, *self._columns))
 
     def _parts(self) -> dict[str, Any]:
-        """All that there is to compare."""
+        """Returns what equality compares."""
         return {**self._columns, " given": dict(self._given)}
 
     def __repr__(self) -> str:
@@ -157,7 +159,7 @@ class Space:
 
 
 class Element:
-    """One element of a space: its columns as attributes."""
+    """One element of a space, with its columns as attributes."""
 
     __slots__ = ("_index", "_space")
 
@@ -166,7 +168,7 @@ class Element:
 
     @property
     def index(self) -> Any:
-        """Its place, unless there is a column of this name."""
+        """Its index, or the column of this name."""
         return self.__getattr__("index") if "index" in self._space._columns else self._index
 
     def __getattr__(self, name: str) -> Any:
@@ -202,17 +204,19 @@ class Members(Space):
 
 
 class Seq(Space):
-    """Elements in a row: the tokens of a sentence, the atoms of a molecule. At least one.
+    """A sequence of elements: the tokens of a sentence, the atoms of a molecule. At least one.
 
     ``Seq(tensor)`` has one value for each element, ``Seq(word=..., tag=...)`` several by name. ``Seq([a, b])`` of
     sequences has a sequence for each element.
     """
 
-    def __init__(self, value: Tensor | ArrayLike | None = None, **columns: Tensor | ArrayLike) -> None:
+    def __init__(self, value: Given | None = None, **columns: Given) -> None:
         given: dict[str, Any] = dict(columns) if value is None else {"value": value, **columns}
         if not given:
             raise DataError("a Seq needs at least one column")
         first = next(iter(given.values()))
+        if isinstance(first, Tensor) and not first.ndim:
+            raise DataError("a Seq is made of a tensor with a row for each element; got one number, of shape ()")
         count = len(first) if hasattr(first, "__len__") else 0
         if count == 0:
             raise DataError("a Seq needs at least one element (an empty sequence has nothing to go through)")
@@ -233,9 +237,9 @@ class Tree(Space):
         self,
         parents: ArrayLike,
         *,
-        leaves: Mapping[str, Tensor | ArrayLike] | None = None,
-        branches: Mapping[str, Tensor | ArrayLike] | None = None,
-        **columns: Tensor | ArrayLike,
+        leaves: Mapping[str, Given] | None = None,
+        branches: Mapping[str, Given] | None = None,
+        **columns: Given,
     ) -> None:
         self._parents = _integers("parents", parents, "Tree")
         n = len(self._parents)
@@ -269,7 +273,7 @@ class Tree(Space):
         return np.split(order, np.cumsum(self._degree)[:-1])
 
     def _derived(self, what: str) -> Ints:
-        """Arrays that follow from the parents, for `ampnet.lang.symbols`."""
+        """Returns an array derived from the parents, for `ampnet.lang.symbols`."""
         if what == "parent":
             return self._parents
         if what == "leaf":
@@ -283,8 +287,8 @@ class Tree(Space):
 
     @cached_property
     def _below(self) -> dict[str, Ints]:
-        """``child``: the root, then the children of node 0, those of node 1, ...; ``first_child``: where those of each
-        node begin; ``rank``: the place of a node among its siblings."""
+        """Compute ``child``: the root, then the children of node 0, of node 1, ...; ``first_child``: the index of each
+        node's first child in it; ``rank``: the position of a node among its siblings."""
         child, first = np.argsort(self._parents, kind="stable"), 1 + np.cumsum(self._degree) - self._degree
         rank = np.empty(len(child), dtype=np.int64)
         rank[child] = np.arange(len(child))
@@ -303,7 +307,7 @@ class Tree(Space):
             )
 
     def _arity(self) -> int | None:
-        """How many children every inner node has, where all have as many; None where they differ; 0: no inner node."""
+        """Returns the number of children of every inner node; None if it differs; 0 without inner nodes."""
         inner = self._degree[self._degree > 0]
         if not len(inner):
             return 0
@@ -315,7 +319,12 @@ class Edges(Space):
 
     _kind = "edges"
 
-    def __init__(self, nodes: Seq, source: ArrayLike, target: ArrayLike, **columns: Tensor | ArrayLike) -> None:
+    def __init__(self, nodes: Seq, source: ArrayLike, target: ArrayLike, **columns: Given) -> None:
+        if not isinstance(nodes, Space):
+            raise DataError(
+                f"Edges(nodes, source, target): the first argument is the Seq whose elements they connect; got "
+                f"{type(nodes).__name__}"
+            )
         self._nodes = nodes
         self._source = _integers("source", source, "Edges")
         self._target = _integers("target", target, "Edges")
@@ -328,7 +337,7 @@ class Edges(Space):
         super().__init__(len(self._source), columns)
 
     def _derived(self, what: str) -> Ints:
-        """Arrays for `ampnet.lang.symbols`. A node that no edge leads to gets one that is none: edge ``E + node``."""
+        """Returns an array for `ampnet.lang.symbols`. A node without incoming edges gets a null edge, ``E + node``."""
         n, ends = len(self._nodes), self._target
         degree = np.bincount(ends, minlength=n)
         lonely = np.flatnonzero(degree == 0)
@@ -356,7 +365,7 @@ class Edges(Space):
         return {**super()._parts(), " source": self._source, " target": self._target, " nodes": self._nodes}
 
     def _lists(self, what: str) -> tuple[Ints, Ints]:
-        """The edges of each node: (edges, where each node's begin)."""
+        """Returns the edges of all nodes in order, and the index where each node's edges begin."""
         n = len(self._nodes)
         if what == "in":
             owner, edge = self._target, np.arange(len(self._target))
@@ -370,7 +379,7 @@ class Edges(Space):
 
 
 def place(index: Any, size: int, where: str) -> int:
-    """An index of elements, counted from 0; raises `DataError` where there is none such."""
+    """Returns the index of an element, counted from 0. Raises `DataError` for an index out of range."""
     if isinstance(index, slice):
         raise ModelError(f"a slice of {where}: pass that part to the model as a Seq of its own", here())
     if not isinstance(index, int | np.integer):
@@ -414,7 +423,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def zero_like(space: Space) -> Any:
-    """An element with nothing in it, to learn the shape of what a function makes of elements where there are none."""
+    """Returns an element of zeros, to infer the shape of a function's result for a space without elements."""
     fake = Element.__new__(_Blank)
     fake._space, fake._index = space, 0
     return fake
@@ -431,4 +440,4 @@ class _Blank(Element):
 
 
 class Nothing(int):
-    """An entry of a column that was given as an empty list: 0 if it is taken for an integer, else an empty sequence."""
+    """An entry of a column that is an empty list: used as an integer it is 0, else an empty sequence."""

@@ -1,14 +1,14 @@
 """Symbols: sequences, trees and edges, their elements and columns, as a model that is being compiled sees them.
 
-They look like what `ampnet.lang.spaces` hands to a model that runs eagerly. A tensor column that is used becomes an
-input of the graph, a column of integers an array of the instance's structure, and a column of sequences a further axis,
-inside of the one it is a column of:
+They have the interface of the eager classes in `ampnet.lang.spaces`. A tensor column that is used becomes an input of
+the graph, a column of integers an array of the instance's structure, and a column of sequences a further axis, inside
+the axis of its owner:
 
     document              axis `document`                     size: a scalar of the instance
-    document.words        axis `document_words` inside it     size: an array, by the place on `document`
+    document.words        axis `document_words` inside it     size: an array, by the position on `document`
 
-Arrays of an inner axis hold the entries of all outer elements end to end; ``start[outer place] + inner place`` is where
-an element's entry is (`Symbol._flat`).
+Arrays of an inner axis hold the concatenated entries of all outer elements; the index of an element's entry is
+``start[outer position] + inner position`` (`Symbol._flat`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Symbolic(Family):
         return f"'{self._axis.name}'"
 
     def _element(self) -> Any:
-        """What it has for the element at hand."""
+        """Returns its entry for the current element."""
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Any:
@@ -57,7 +57,7 @@ class Symbolic(Family):
 
 
 def _at(trace: Trace, what: Any, at: Mapping[Axis, Int]) -> Any:
-    """What there is for an element at hand, for the elements at these places instead."""
+    """Convert an entry for the current element to the entry at these positions."""
     if isinstance(what, Value):
         return pick(trace, what, at)
     if isinstance(what, Int):
@@ -76,7 +76,7 @@ class Each(Symbolic):
 
 
 class Moved(Symbolic):
-    """A family of one outer element that was picked by its place, as an axis of its own."""
+    """A family of one outer element that was picked by its index, as a separate axis."""
 
     def __init__(self, trace: Trace, family: Symbolic, at: Mapping[Axis, Int]) -> None:
         inner = family._axis
@@ -111,7 +111,7 @@ class Symbol(Symbolic):
         nodes: Symbol | None = None,
         outer: tuple[Symbol, str] | None = None,
     ) -> None:
-        """``outer``: the symbol and column that it is the entry of."""
+        """``outer``: the symbol and column that it is an entry of."""
         self._trace, self._position, self._example = trace, position, example
         self._nodes, self._outer = nodes, outer
         self._columns: dict[str, Value | Int | Symbol] = {}
@@ -128,14 +128,14 @@ class Symbol(Symbolic):
             self._axis.size = Int("lookup", self._array("length"), outer[0]._flat)
             self._base = Int("lookup", self._array("start"), outer[0]._flat)
         self._flat: Int = self._index if outer is None else self._base + self._index
-        """Where the entries of the element at hand are, in arrays of all elements."""
+        """The index of the current element's entries in the concatenated arrays."""
         if isinstance(example, Edges):
             self._choice = Choice(self._lookup("null"), ("real", "none"))
             self._axis.real = trace.guard(self._choice, 0)
 
     @property
     def length(self) -> Any:
-        """The number of elements, unless there is a column of this name."""
+        """The number of elements, or the column of this name."""
         return self.__getattr__("length") if "length" in self._example._columns else self._axis.size
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Symbol(Symbolic):
         return self._column("value") if self._example._plain else Place(self)
 
     def __getattr__(self, name: str) -> Each:
-        if name.startswith("_"):  # also asked for while a copy is made, which has no example yet
+        if name.startswith("_"):  # also read while a copy is made, which has no example yet
             raise AttributeError(f"a {type(self).__name__} has no '{name}'")
         if name not in self._example._columns:
             if hasattr(Tensor, name):
@@ -160,7 +160,7 @@ class Symbol(Symbolic):
         return Each(self._trace, self._axis, self._column(name))
 
     def _column(self, name: str) -> Value | Int | Symbol:
-        """What a column has for the element at hand."""
+        """Returns the entry of a column for the current element."""
         if name not in self._columns:
             given = self._example._columns[name]
             if isinstance(given, Ragged):
@@ -172,7 +172,7 @@ class Symbol(Symbolic):
         return self._columns[name]
 
     def _scope(self, name: str) -> Scope:
-        """Where the entries of a column live."""
+        """Returns the scope of a column's entries."""
         outer = Scope() if self._outer is None else self._outer[0]._scope(self._outer[1])
         scope = outer.entering(self._axis)
         if self._axis.real is not None:
@@ -199,14 +199,14 @@ class Symbol(Symbolic):
     # -- from the arguments of an instance
 
     def _table(self, args: Sequence[Any]) -> Any:
-        """The space of all its elements, those of all outer elements end to end."""
+        """Returns the space of its elements, concatenated over all outer elements."""
         if self._outer is None:
             return args[self._position]
         symbol, column = self._outer
         return symbol._table(args)._ragged(column).flat
 
     def _places(self, args: Sequence[Any], column: str) -> list[tuple[Axis, Ints]]:
-        """Where each entry of a column is, on each axis."""
+        """Returns the positions of a column's entries, by axis."""
         table = self._table(args)
         only = table._only.get(column)
         return self._where(args, np.arange(len(table)) if only is None else only)
@@ -221,7 +221,7 @@ class Symbol(Symbolic):
         return [*symbol._where(args, owner if only is None else only[owner]), (self._axis, table.inner[flat])]
 
     def _array(self, what: str) -> str:
-        """The name of an array that follows from the tree, the edges, or the lengths of inner sequences."""
+        """Returns the name of an array derived from the tree, the edges, or the lengths of inner sequences."""
         name = f"{self._axis.name}__{what}"
         arrays: dict[str, Callable[[Sequence[Any]], Any]] = self._trace.arrays
         if what in ("out", "in"):
@@ -234,34 +234,34 @@ class Symbol(Symbolic):
         return name
 
     def _by_outer(self, args: Sequence[Any], what: str) -> Ints:
-        """What there is for each outer element: the length of its entry, where it starts, its root."""
+        """Returns an array over the outer elements: the length of the entry, its start, or its root."""
         assert self._outer is not None
         symbol, column = self._outer
         outer = symbol._table(args)
         ragged, only = outer._ragged(column), outer._only.get(column)
         entries = ragged.flat._derived("root") if what == "root" else ragged.lengths
         out: Ints = entries
-        if only is not None:  # the others have none
+        if only is not None:  # the other elements have no entry
             out = np.zeros(len(outer), dtype=np.int64)
             out[only] = entries
         return np.cumsum(out) - out if what == "start" else out
 
     def _lookup(self, what: str) -> Int:
-        """What an array has for the element at hand."""
+        """Returns the entry of an array for the current element."""
         return Int("lookup", self._array(what), self._flat)
 
     def _root(self) -> Int:
-        """The root of the tree at hand."""
+        """Returns the root of the current tree."""
         return Int("lookup", self._array("root"), 0 if self._outer is None else self._outer[0]._flat)
 
     def _leaf_or_branch(self) -> Choice:
-        """Which kind of node of a tree: 0 a branch, 1 a leaf."""
+        """Returns the choice by kind of tree node: 0 for a branch, 1 for a leaf."""
         if self._choice is None:
             self._choice = Choice(self._lookup("leaf"), ("branch", "leaf"))
         return self._choice
 
     def _arity(self, branch: Callable[..., Any], wanted: int | None) -> int:
-        """The number of children of inner nodes: as the model says, as the example has, or as the function takes."""
+        """Returns the number of children of inner nodes, from the model, the example, or the function's signature."""
         arity = self._example._arity() if wanted is None else wanted
         if arity is None:
             self._trace.fail(
@@ -273,7 +273,7 @@ class Symbol(Symbolic):
             arity = len(kinds)
             if arity not in (1, 2) or inspect.Parameter.VAR_POSITIONAL in kinds:
                 self._trace.fail(
-                    "the example tree has no inner node, so it cannot be told how many children the branch function "
+                    "the example tree has no inner node, so it is not known how many children the branch function "
                     "takes, and whether its last argument is the node itself. Compile with a tree that has inner "
                     "nodes, or say it: fold_tree(..., children=2)"
                 )
@@ -282,7 +282,7 @@ class Symbol(Symbolic):
 
 
 class Place:
-    """One element of a space with several columns: the one at hand, or the one at some places."""
+    """One element of a space with several columns: the current one, or the one at given positions."""
 
     __slots__ = ("_picked", "_symbol")
 
@@ -291,7 +291,7 @@ class Place:
 
     @property
     def index(self) -> Any:
-        """Its place, unless there is a column of this name."""
+        """Its index, or the column of this name."""
         if "index" in self._symbol._example._columns:
             return self.__getattr__("index")
         return self._symbol._index if self._picked is None else self._picked[self._symbol._axis]

@@ -1,17 +1,17 @@
-"""Taken: what becomes of a module that is taken whole: how it computes many messages at once, and what it gives.
+"""Taken: modules that become one node: how they compute many messages at once, and the form of their outputs.
 
     module                                             given sequences (a Seq, or families over one)
     nn.RNN, nn.GRU, nn.LSTM                            packed; every step's output as a family, and the last state
     nn.MultiheadAttention                              padded; a family, and None for the weights
     nn.TransformerEncoderLayer, ...DecoderLayer        padded; a family
     nn.TransformerEncoder, ...Decoder, nn.Transformer  their layers, one node each
-    any other                                          those of one length at once; what has a row for each element is
-                                                       a family, the rest is one value
+    any other                                          all of one length at once; an output with a row for each element
+                                                       is a family, any other is one value
 
-A tensor of fixed shape ``[length, ...]`` is a sequence too: then what is given is a tensor of that length.
+A tensor of fixed shape ``[length, ...]`` is a sequence too: the output is then a tensor of that length.
 
-Attention masks of padding are made here; of the others there is ``is_causal=True`` alone, for a mask of fixed size has
-no meaning for sequences of any length.
+Padding masks are made here. Of the other masks only ``is_causal=True`` is supported: a mask of fixed size has no
+meaning for sequences of any length.
 """
 
 from __future__ import annotations
@@ -43,21 +43,23 @@ from ampnet.nodes.bodies import (
 )
 
 _LENGTHS = ((8, 9), (40, 41))
-"""Numbers of rows that a module is tried with, to see which of its outputs follow them."""
+"""Two sequence lengths that a module is tried with, to see which of its outputs have a row for each element."""
 
 
 class Fault(Exception):
-    """A module cannot be applied to what it was given. Says why."""
+    """A module cannot be applied to its arguments. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """One tensor that a module gives."""
+    """One output tensor of a module."""
 
     follows: bool
     """Whether it has a row for each row of the first sequence."""
     shape: tuple[int, ...]
-    """Of a row, or of all of it."""
+    """The shape of a row, or of the whole tensor."""
+    dtype: torch.dtype | None = None
+    """None: that of the module's parameters. Integers beside floats are stored as floats, exactly up to 2**24."""
 
     @property
     def width(self) -> int:
@@ -66,20 +68,20 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """How a module computes, and the nest of `Out` that it gives; what is no tensor is given as it is."""
+    """The body that computes a module, and the nest of `Out` that it returns; other objects in it are unchanged."""
 
     body: Body
     outs: Any
 
     def flat(self) -> list[Out]:
-        """What it gives, in the order in which it lies side by side."""
+        """Its outputs, in the order of concatenation."""
         found: list[Out] = []
         mapped(self.outs, lambda leaf: found.append(leaf) if isinstance(leaf, Out) else None)
         return found
 
     @property
     def as_it_is(self) -> bool:
-        """Whether it gives one tensor, which keeps its shape."""
+        """Whether it returns one tensor, which keeps its shape."""
         return isinstance(self.outs, Out) and not self.body.grouped and not isinstance(self.body, Fixed)
 
 
@@ -129,12 +131,14 @@ def taken(
     rows: Sequence[Tensor],
     families: Sequence[int],
 ) -> Taken:
-    """How a module computes with these arguments, in which a `Port` stands for each tensor.
+    """Returns how a module computes with these arguments, in which a `Port` stands for each tensor.
 
-    ``kind``: what it is known as. ``rows``: a row of each port, on the meta device. ``families``: of each port
-    the number of its sequence; -1: it is none. Raises `Fault` where it cannot be applied to them.
+    ``kind``: the type it is treated as. ``rows``: a row of each port, on the meta device. ``families``: the sequence
+    number of each port; -1: not a sequence. Raises `Fault` if the module cannot be applied to them.
     """
-    key = (kind, repr((args, kwargs)), tuple((r.shape, r.dtype) for r in rows), tuple(families))
+    made_of = tuple((id(inner), inner.training) for inner in module.modules())  # a layer may be replaced
+    weights = tuple((p.shape, p.dtype) for p in module.parameters())
+    key = (kind, repr((args, kwargs)), tuple((r.shape, r.dtype) for r in rows), tuple(families), made_of, weights)
     known = _cache.setdefault(module, {})
     if key not in known:
         known[key] = _taken(module, kind, args, kwargs, rows, families)
@@ -168,20 +172,33 @@ def _taken(
         return Taken(Rows(args, kwargs), Out(False, (*rows[0].shape[:-1], module.out_features)))
     if hooked is not None:
         raise Fault(
-            f"has a backward hook ({type(hooked).__name__}), which nobody would call where many messages are computed "
+            f"has a backward hook ({type(hooked).__name__}), which would never be called: many messages are computed "
             f"at once. A function of your own can go before or behind it"
         )
     if max(families) >= 0:
         return _any(module, args, kwargs, rows, families)
     body: type[Body] = Mapped
-    if kind is not None and len(rows) == len(args) and not kwargs:
-        body = Rows if issubclass(kind, nn.Bilinear) else Batched if issubclass(kind, _BATCHED) else Mapped
+    given = (*args, *kwargs.values())
+    if kind is not None and kind.__module__.startswith("torch.nn.") and all(isinstance(p, Port) for p in given):
+        if issubclass(kind, nn.Bilinear) or (kind is nn.RNNCell and all(r.dim() == 1 for r in rows)):
+            body = Rows
+        elif issubclass(kind, _BATCHED) and len(given) == 1:
+            body = Batched
     made = _tried(module, args, kwargs, rows)
-    return Taken(body(args, kwargs), mapped(made, lambda t: Out(False, tuple(t.shape)) if isinstance(t, Tensor) else t))
+    outs = mapped(made, lambda t: Out(False, tuple(t.shape), t.dtype) if isinstance(t, Tensor) else t)
+    return _checked(Taken(body(args, kwargs), outs))
+
+
+def _checked(made: Taken) -> Taken:
+    dtypes = {out.dtype for out in made.flat() if out.dtype is not None}
+    if len(dtypes) > 1 and dtypes & {torch.bfloat16, torch.float16}:
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise Fault(f"gives tensors of several dtypes ({names}), which would be stored side by side in 16 bits")
+    return made
 
 
 def _tried(module: nn.Module, args: Any, kwargs: Any, given: Sequence[Tensor]) -> Any:
-    """What the module makes of tensors without numbers."""
+    """Returns the module's outputs for tensors on the meta device."""
     filled_args, filled_kwargs = filled((args, kwargs), given)
     token = current.set(None)
     try:
@@ -190,7 +207,9 @@ def _tried(module: nn.Module, args: Any, kwargs: Any, given: Sequence[Tensor]) -
         return torch.func.functional_call(module, weights, filled_args, filled_kwargs)
     except Exception as error:
         shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in given)
-        raise Fault(f"cannot be applied to {shapes}: {error}") from error
+        loose = next((n for inner in module.modules() for n, v in vars(inner).items() if isinstance(v, Tensor)), None)
+        hint = f". Its tensor '{loose}' is no buffer: self.register_buffer('{loose}', ...)" if loose else ""
+        raise Fault(f"cannot be applied to {shapes}: {error}{hint}") from error
     finally:
         current.reset(token)
 
@@ -274,7 +293,7 @@ def _recurrent(module: nn.RNNBase, bound: Mapping[str, Any], rows: Sequence[Tens
 def _any(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Sequence[Tensor], families: Sequence[int]
 ) -> Taken:
-    """Which outputs follow the length of the sequences is seen from two lengths."""
+    """Find the outputs with a row for each element, by trying two lengths."""
     made: list[Any] = []
     for short, long in _LENGTHS:
         try:
@@ -300,7 +319,7 @@ def _any(
                 f"gives a tensor of shape {tuple(a.shape)} for {short} elements and {tuple(b.shape)} for {long}; only "
                 f"its first dimension may follow their number"
             )
-        outs.append(Out(follows, tuple(a.shape[follows:])))
+        outs.append(Out(follows, tuple(a.shape[follows:]), a.dtype))
     body = Stacked(args, kwargs, tuple(f >= 0 for f in families), tuple(o.follows for o in outs))
     left = iter(outs)
-    return Taken(body, mapped(made[0], lambda leaf: next(left) if isinstance(leaf, Tensor) else leaf))
+    return _checked(Taken(body, mapped(made[0], lambda leaf: next(left) if isinstance(leaf, Tensor) else leaf)))

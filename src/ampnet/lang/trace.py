@@ -1,15 +1,15 @@
-"""Trace: what came up while a model was run once, on symbols instead of tensors.
+"""Trace: the record of one run of a model on symbols instead of tensors.
 
-A `Value` stands for one row of a tensor (what the model sees of it: one instance's, one element's), a `Proto` for a
-node of the graph to be. `Trace.bring` is where scopes meet: a value that is used inside of an "each", a loop or a
-choice that it was made outside of is taken there on the spot.
+A `Value` stands for one row of a tensor (the row of one instance, or of one element), a `Proto` for a future node of
+the graph. `Trace.bring` connects scopes: a value that is used inside an "each", a loop or a choice that it was made
+outside of is broadcast into it.
 
     h made at       used inside of      is brought there by
     instance        each atom           a Flatmap: a copy for each atom
     each atom       a round of a loop   a Flatmap: a copy for each round
-    instance        a way of a choice   a Cond: only where that way is taken
+    instance        a branch            a Cond: only the messages that take the branch
 
-A value that has an axis the present line is not inside of has no meaning there: an error, at that line.
+A value with an axis that does not enclose the current line has no meaning there: `ModelError`, with that line.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from ampnet.nodes.program import Program
 from ampnet.state import check_field_names
 
 current: ContextVar[Trace | None] = ContextVar("current", default=None)
-"""The trace that is being made, while a model is compiled."""
+"""The current trace, while a model is compiled."""
 
 
 @dataclass(eq=False, slots=True)
 class Pump:
-    """Where the messages of an input come from."""
+    """The source of an input's messages."""
 
     position: int | None = None
-    """The argument of ``forward`` they are taken from; None for a constant of the model."""
+    """The index of the argument of ``forward`` that holds them; None for a constant of the model."""
     column: str | None = None
-    """Of a space; None where the argument itself is a tensor."""
+    """A column of a space; None if the argument itself is a tensor."""
     at: str | None = None
-    """Where the column is given, if not for all elements: "leaves" or "branches"."""
+    """The nodes that the column has entries for, if not all elements: "leaves" or "branches"."""
     source: Any = None
     """The `ampnet.lang.symbols.Symbol` whose column it is."""
     constant: Tensor | None = None
     """The same row for every instance."""
     starts: tuple[Axis, ...] = ()
-    """Loops whose first round it is pumped into."""
+    """Loops that it is pumped into, at their first round."""
 
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """A row-wise step: what a Rows node will do."""
+    """A row-wise step of a Rows node."""
 
     op: str
     operands: tuple[Any, ...]
@@ -69,14 +69,14 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """The value that comes in on a port."""
+    """The value at an input port."""
 
     port: int
 
 
 @dataclass(eq=False, slots=True)
 class Proto:
-    """A node of the graph to be."""
+    """A future node of the graph."""
 
     name: str
     inputs: list[Value | None]
@@ -84,27 +84,27 @@ class Proto:
     """Names of the output ports."""
     line: Line
     build: Callable[[Plan], Node] | None = None
-    """Makes the node; None where it is pumped, a row operation or a call of a module."""
+    """Builds the node; None for an input, a row operation or a module call."""
     into: tuple[str, ...] = ()
     """Names of the input ports."""
     outputs: list[Value] = field(default_factory=list)
     ints: tuple[Int | int, ...] = ()
-    """What its state functions look at."""
+    """The integers that its state functions read."""
     scalars: tuple[str, ...] = ()
     arrays: tuple[str, ...] = ()
-    """Scalars and arrays of the structure that they need besides."""
+    """Further scalars and arrays of the structure that they read."""
     operation: Operation | None = None
     program: Program | None = None
-    """The same as a program; several operations where they were fused."""
+    """The operation as a program; several operations after fusion."""
     module: nn.Module | None = None
     make: Callable[[nn.Module, Any], Node] | None = None
     """Calls only: (module, key) -> the node."""
     alike: object = None
-    """Calls only: equal for calls of a module that can be sites of one node."""
+    """Calls only: equal for calls that can be sites of one node."""
     parameter: nn.Parameter | None = None
-    """Of a parameter that is itself the value."""
+    """A bare parameter that is itself the value."""
     activation: str | None = None
-    """Calls of a Linear only: what is applied to its output in the same node."""
+    """Calls of a Linear only: the activation applied to its output in the same node."""
     pump: Pump | None = None
     is_loss: bool = False
     is_result: bool = False
@@ -112,18 +112,18 @@ class Proto:
     puts_together: Axis | None = None
     """The axis whose elements become one; there must be at least one."""
     note: str = ""
-    """What `explain` says of it besides."""
+    """A remark for `explain`."""
 
     @property
     def scope(self) -> Scope:
-        """Where what it gives lives; for a loss, where it is taken."""
+        """The scope of its output; for a loss, the scope where it is computed."""
         given = self.outputs[0] if self.outputs else self.inputs[0]
         assert given is not None
         return given.scope
 
 
 class Plan:
-    """What is known when nodes are made: which scalars travel in the states."""
+    """The scalars in the states, which are known when nodes are built."""
 
     def __init__(self, scalars: Sequence[str]) -> None:
         self.scalars = tuple(scalars)
@@ -133,7 +133,7 @@ class Plan:
 
 
 class Trace:
-    """All protos, in the order they came up, and where the model is at the moment."""
+    """All protos in order of creation, and the current scope."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -141,23 +141,23 @@ class Trace:
         self.frames: list[Frame] = []
         self.axes = 0
         self.names: set[str] = set()
-        """Of nodes and inputs."""
+        """Used names of nodes and inputs."""
         self.fields: set[str] = {"instance"}
-        """Of states."""
+        """Used names of state fields."""
         self.scalars: dict[str, Callable[[Sequence[Any]], int]] = {}
-        """How to get each from the arguments of ``forward``."""
+        """By name, a function that computes it from the arguments of ``forward``."""
         self.arrays: dict[str, Callable[[Sequence[Any]], Any]] = {}
         self.loops: list[Any] = []
         """The protos of every loop (`ampnet.lang.passes.loops.Control`)."""
         self.checks: list[Callable[[Sequence[Any]], None]] = []
-        """What the arguments of every instance must fulfil."""
+        """Checks that the arguments of every instance must pass."""
         self.modules = {id(m): self.name(name) for name, m in model.named_modules(remove_duplicate=True) if name}
-        """What the node of a submodule is called."""
+        """The node names of submodules, by id."""
         self.parameters = {id(p): name for name, p in model.named_parameters()}
         self.kept: list[nn.Module] = []
-        """Modules that are no submodules of the model: attention, a Linear of a bare parameter."""
+        """Modules that are not submodules of the model: attention, a Linear of a bare parameter."""
         self.returned: Any = None
-        """What ``forward`` gave back."""
+        """The return value of ``forward``."""
         self._brought: dict[tuple[int, int], Value] = {}
         self._parted: dict[tuple[int, int], Proto] = {}
         self._constants: dict[int, tuple[Tensor, Value]] = {}
@@ -166,11 +166,11 @@ class Trace:
     # -- names and axes
 
     def name(self, wanted: str) -> str:
-        """A name for a node or input that is not taken, as much like the wanted one as can be."""
+        """Returns an unused name for a node or input, derived from the wanted one."""
         return _free("".join(c if c.isalnum() or c == "_" else "_" for c in wanted) or "value", self.names)
 
     def field(self, wanted: str) -> str:
-        """The same for a field of states."""
+        """Returns an unused name for a state field."""
         try:
             check_field_names((wanted,))
         except StateError:
@@ -184,7 +184,7 @@ class Trace:
     def guard(self, choice: Choice, way: int) -> Guard:
         return self.guards.setdefault((id(choice), way), Guard(choice, way))
 
-    # -- where the model is
+    # -- the current scope
 
     @property
     def scope(self) -> Scope:
@@ -195,7 +195,7 @@ class Trace:
 
     @contextmanager
     def inside(self, *frames: Frame | None) -> Iterator[None]:
-        """Inside of an axis or a way of a choice."""
+        """A context inside an axis or a branch of a choice."""
         new = [f for f in frames if f is not None]
         for frame in new:
             if isinstance(frame, Axis) and frame in self.frames:
@@ -224,7 +224,7 @@ class Trace:
     # -- values
 
     def emit(self, proto: Proto, *outputs: tuple[Scope, Tensor]) -> Value:
-        """Note a proto down; its first output."""
+        """Record a proto; returns its first output."""
         if not torch.is_grad_enabled():
             self.fail(
                 "torch.no_grad() inside of a model has no meaning for messages: use value.detach() where no gradient "
@@ -237,7 +237,7 @@ class Trace:
         return proto.outputs[0] if proto.outputs else None  # type: ignore[return-value]
 
     def check_int(self, value: Any, what: str) -> Int | int:
-        """An integer that may be asked for at the present line."""
+        """Returns an integer; raises `ModelError` if it cannot be used at the current line."""
         if isinstance(value, Int):
             outside = [a.name for a in value.axes if a not in self.frames]
             if outside:
@@ -256,7 +256,7 @@ class Trace:
         return checked
 
     def bring(self, given: Any) -> Value:
-        """The value (or constant), at the scope of the present line."""
+        """Returns the value (or constant), at the scope of the current line."""
         value: Value = self.value(given)
         for frame in self.frames:
             if isinstance(frame, Axis) and frame not in value.scope.axes:
@@ -286,7 +286,7 @@ class Trace:
         return self._brought[known]
 
     def value(self, given: Any) -> Value:
-        """A value as it is, or a constant as one."""
+        """Returns a value unchanged, and a constant as a value."""
         if isinstance(given, Value):
             if given.trace is not self:
                 self.fail("a value of another compilation is used here: was it stored on the model?")
@@ -311,7 +311,7 @@ class Trace:
         return self._constants[id(given)][1]
 
     def parameter(self, given: nn.Parameter) -> Value:
-        """A bare parameter as a value of the instance."""
+        """Returns a bare parameter as a value at the scope of the instance."""
         from ampnet.nodes import Weight
 
         if id(given) not in self._constants:
@@ -332,7 +332,7 @@ class Trace:
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """At the scope of the instance, for a moment."""
+        """A context at the scope of the instance."""
         frames, self.frames = self.frames, []
         try:
             yield
@@ -340,7 +340,7 @@ class Trace:
             self.frames = frames
 
     def _spread(self, value: Value, axis: Axis) -> Value:
-        """A copy for each element of an axis."""
+        """Returns a copy for each element of an axis."""
         before = value.scope
         after = before.entering(axis)
         if axis.real is not None:
@@ -357,7 +357,7 @@ class Trace:
         return self.emit(proto, (after, value.row))
 
     def _part(self, value: Value, guard: Guard) -> Value:
-        """Only the messages that go one way of a choice."""
+        """Returns the messages that take one branch of a choice."""
         known = (id(value), id(guard.choice))
         if known not in self._parted:
             self._parted[known] = self.parting(value, guard.choice)
@@ -389,12 +389,12 @@ def _free(base: str, taken: set[str]) -> str:
 
 
 def meta(row: Tensor) -> Tensor:
-    """A row's shape and dtype, without its numbers."""
+    """Returns a meta tensor with a row's shape and dtype."""
     return torch.empty(row.shape, dtype=row.dtype, device="meta")
 
 
 class Value:
-    """One row of a tensor, as a model that is being compiled sees it. What torch does with it is noted down."""
+    """One row of a tensor, in a model that is being compiled. Torch functions of it are recorded."""
 
     __slots__ = ("line", "port", "proto", "row", "scope", "trace")
 

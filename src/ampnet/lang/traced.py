@@ -1,6 +1,6 @@
-"""Traced: what the combinators become when a model is compiled. One method each, its graph drawn above it.
+"""Traced: the combinators in a model that is being compiled. One method each, with its graph drawn above it.
 
-Inside of their functions `Trace.frames` says what the model is inside of; whatever is used there is brought there.
+Inside their functions `Trace.frames` holds the enclosing axes and branches; values used there are brought into them.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class Traced:
         return found[0]
 
     def _family(self, axis: Axis, made: Any) -> Any:
-        """What a function gave inside of an axis, as families over it."""
+        """Returns a function's result inside an axis as families over it."""
         if made is None:
             return None
         return rebuild(made, iter([Each(self.trace, axis, self._brought(v)) for v in leaves(made)]))
 
     def _brought(self, made: Any) -> Any:
-        """What a function gave, at the scope of the present line; of a family, that of its elements."""
+        """Returns a function's result at the scope of the current line; a family element by element."""
         if isinstance(made, Each | Moved):
             with self.trace.inside(*frames(made._axis)):
                 return Each(self.trace, made._axis, self._brought(made._element()))
         return made if isinstance(made, Int | Symbol | Place) else self.trace.bring(made)
 
     def _phi(self, name: str, inputs: list[Value | None], ports: tuple[str, ...]) -> Value:
-        """Several ways become one, at the scope of the present line."""
+        """Merge several branches into one, at the scope of the current line."""
         trace = self.trace
         key, given = trace.scope.key, next(v for v in inputs if v is not None)
         proto = Proto(trace.name(name), inputs, ("out",), here(), lambda plan: Phi(ports, key=key), ports)
@@ -104,7 +104,7 @@ class Traced:
             if isinstance(times, int) and times <= 0:
                 return start
             if isinstance(times, Int) and times.op not in ("scalar", "index"):
-                times = Int("count", times)  # less than none is none, as in range(...)
+                times = Int("count", times)  # a negative number counts as 0, as in range(...)
         counted = not takes(body, 1)
         numbers = [v for v in leaves(start) if isinstance(v, Int | int) and not isinstance(v, bool)]
         axis = trace.axis("round", "rounds", times if times is not None else 0)
@@ -161,7 +161,7 @@ class Traced:
         return self.trace.emit(proto, (scope, value.row))
 
     def _enter(self, value: Value, axis: Axis) -> Value:
-        """Into the first round. A constant is pumped there."""
+        """Move a value into the first round. A constant is pumped there."""
         trace = self.trace
         scope = value.scope
         pump = value.proto.pump
@@ -182,7 +182,7 @@ class Traced:
         return trace.emit(proto, (scope.entering(axis), value.row))
 
     def _test(self, value: Value, axis: Axis) -> Proto:
-        """Another round? Ports "done" and "again"."""
+        """The test for another round, with ports "done" and "again"."""
         scope = value.scope
         proto = Proto(
             self.trace.name(f"{axis.name}_cond"),
@@ -256,7 +256,7 @@ class Traced:
         return nodes, pack.unpacked([self._shaped(t, v.row.shape) for t, v in zip(tops, values, strict=True)])
 
     def _shaped(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """A row in another shape: children are put side by side as flat rows."""
+        """Reshape a row: children are concatenated as flat rows."""
         same = value.row.dim() == 1 if shape == (-1,) else value.row.shape == shape
         return value if same else ops.anything(self.trace, torch.reshape, (value, tuple(shape)), {})
 
@@ -266,7 +266,7 @@ class Traced:
         return self._shaped(one, row.shape)
 
     def _rise(self, tree: Symbol, value: Value) -> Proto:
-        """Parts the root from the other nodes."""
+        """Returns the choice that separates the root from the other nodes."""
         choice = Choice(tree._lookup("parent") < 0, ("below", "root"), here())
         proto = self.trace.parting(value, choice)
         for output in proto.outputs:
@@ -274,7 +274,7 @@ class Traced:
         return proto
 
     def _family_of_children(self, tree: Symbol, below: Sequence[Value], pack: Pack) -> list[Any]:
-        """The values of all nodes but the root, as a family over the children of the node at hand."""
+        """Returns the values of all nodes but the root as a family over the children of the current node."""
         axis = self.trace.axis(f"{tree._axis.name}_child", "elements", tree._lookup("degree"))
         place = Int("index", axis, axes=frozenset({axis}))
         child = Int("lookup", tree._array("child"), tree._base + tree._lookup("first_child") + place)
@@ -286,7 +286,7 @@ class Traced:
     def _members(
         self, old: Axis, new: Axis, members: Axis, ends: tuple[Int, Int, Int], values: Sequence[Value], pack: Pack
     ) -> Any:
-        """Values for each element of ``old``, as families over the members of each element of ``new``."""
+        """Convert values over ``old`` to families over the members of each element of ``new``."""
         trace, moved = self.trace, []
         with trace.inside(members):
             for value in values:
@@ -402,7 +402,7 @@ class Traced:
             return self._family(nodes, pack.unpacked(results))
 
     def _arriving(self, edges: Symbol, pack: Pack, reduction: Body, values: Symbolic, to: Symbolic) -> Any:
-        """What a function makes of the family of messages at each node; zeros where there are none."""
+        """Apply a function to the family of messages at each node; zeros for a node without messages."""
         trace, nodes, axis = self.trace, edges._nodes, edges._axis
         assert nodes is not None
         count = Int("lookup", edges._array("arrivals"), nodes._flat)
@@ -426,7 +426,7 @@ class Traced:
         return out.unpacked(results)
 
     def _across(self, edges: Symbol, value: Value, way: str) -> Value:
-        """From each node to each of its edges."""
+        """Send a value from each node to each of its edges."""
         axis, scope = edges._axis, value.scope
         assert edges._nodes is not None
         nodes = edges._nodes._axis
@@ -443,7 +443,7 @@ class Traced:
         return self.trace.emit(proto, (after, value.row))
 
     def _collect(self, edges: Symbol, value: Value, reduction: str) -> Value:
-        """What comes in at each target."""
+        """Group the messages at each target."""
         axis, scope = edges._axis, value.scope
         assert edges._nodes is not None
         nodes = edges._nodes._axis
@@ -476,11 +476,11 @@ class Traced:
         for way, option in enumerate(options):
             with trace.inside(trace.guard(choice, way)):
                 made = option(*args)
-                if made is None and silent == way:  # it is there for its losses
+                if made is None and silent == way:  # options that only compute losses
                     silent += 1
                     continue
                 if silent:
-                    trace.fail("some options of a choice give a value, and others nothing (None)")
+                    trace.fail("some options of a choice return a value, and others None")
                 packs.append(Pack(trace, made, like=packs[0] if packs else None, what="the options of a choice"))
         if not packs:
             return None
@@ -557,7 +557,7 @@ class Traced:
         known = trace.bring(label)
         key = given.scope.key
         self._check_loss(function, given, known)
-        # A label or a layer may be called like its loss.
+        # A label or a layer may have the name of its loss.
         called = f"{name}_loss" if name in trace.names and not name.endswith("loss") else name
         proto = Proto(
             trace.name(called), [given, known], (), here(),
@@ -572,7 +572,8 @@ class Traced:
             self.trace.fail(f"the label of {function} is one int64 number, got {tuple(b.shape)} {b.dtype}")
         if function == "cross_entropy" and a.dim() != 1:
             self.trace.fail(f"the prediction of cross_entropy is a row of class scores, got {tuple(a.shape)}")
-        if function in ("squared_error", "absolute_error") and (a.shape != b.shape or a.dtype != b.dtype):
+        pairs = ("binary_cross_entropy", "squared_error", "absolute_error")
+        if function in pairs and (a.shape != b.shape or a.dtype != b.dtype):
             self.trace.fail(
                 f"prediction {tuple(a.shape)} {a.dtype} and label {tuple(b.shape)} {b.dtype} of {function} differ"
             )

@@ -1,20 +1,21 @@
-"""Whole: modules that become one node, with autograd inside, whatever they do.
+"""Whole: any module as one node, with autograd inside.
 
     states, last = self.gru(xs)               a module of sequences, on a Seq or a family
     scores, memory = self.reader(x, h, mode)  a module with parameters of its own: any inputs and outputs
-    features = whole(self.backbone, image)    any module, though it could be looked into
+    features = whole(self.backbone, image)    any module, instead of tracing its forward
 
-Values come to a node by a port each; families are put together first, so that a message is a whole sequence:
+Each value has its own input port; a family is grouped first, so that a message is a whole sequence:
 
-    xs ──> group ──> module ──> ungroup ──> family            what there is for each element
-                        └─────> sum ──────> value             what there is once: it is beside the first row
+    xs ──> group ──> module ──> ungroup ──> family            outputs for each element
+                        └─────> sum ──────> value             outputs for the sequence: stored beside the first row
 
-See `ampnet.lang.taken` for what is known of modules. Eagerly the same module is called with families as tensors
+`ampnet.lang.taken` describes the supported modules. In eager mode the module is called with families as tensors
 ``[elements, ...]``.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from ampnet.errors import DataError, ModelError
 from ampnet.lang import moves, ops
+from ampnet.lang.eager import NoElements, unrecorded
 from ampnet.lang.family import Family
 from ampnet.lang.line import here
 from ampnet.lang.scope import Axis
@@ -40,10 +42,10 @@ def whole(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Apply a module as one node, with autograd inside::
 
         features = whole(self.backbone, image[None])[0]       # a CNN, written for a batch
-        summary, steps = whole(self.reader, tokens, query)    # a Seq is handed over as a tensor [elements, ...]
+        summary, steps = whole(self.reader, tokens, query)    # a Seq is passed as a tensor [elements, ...]
 
-    A `Seq`, or a family, is given to it as one tensor with a row for each element. Of what it gives, a tensor that has
-    a row for each element of the first one comes back as a family.
+    A `Seq` or family is passed to it as one tensor with a row for each element. An output tensor with a row for each
+    element of the first sequence is returned as a family.
     """
     trace = current.get()
     if trace is None:
@@ -56,14 +58,14 @@ def whole(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def self_attention(query: Any, key: Any, value: Any, *, heads: int = 1, causal: bool = False) -> Any:
-    """Every element of a sequence looks at all of them: ``softmax(q k' / sqrt(width)) v``, by heads. Gives a family.
+    """Self-attention over a sequence: ``softmax(q k' / sqrt(width)) v``, by heads. Returns a family.
 
     ::
 
         ys = self_attention(each(self.q, xs), each(self.k, xs), each(self.v, xs), heads=4)
 
-    ``causal``: only at itself and at those before it. Keys and values may be families over another sequence, with one
-    value for each key.
+    ``causal``: each element attends to itself and to earlier elements only. Keys and values may be families over
+    another sequence, with one value for each key.
     """
     module = Attention(heads, causal)
     trace = current.get()
@@ -74,17 +76,51 @@ def self_attention(query: Any, key: Any, value: Any, *, heads: int = 1, causal: 
     return take(trace, module, Attention, (query, key, value), {})
 
 
-def is_taken(module: nn.Module, kind: type | None) -> bool:
-    """Whether a module that is given families is taken whole: those of sequences, and a user's with its own
-    parameters."""
+def is_taken(module: nn.Module, kind: type | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a module called with families becomes one node: torch's sequence modules, and user modules with
+    parameters. One that takes edges or several columns, or applies combinators to its arguments, is traced."""
     if kind in KNOWN:
         return True
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    return bool(own) and not type(module).__module__.startswith("torch.nn.")
+    if not own or type(module).__module__.startswith("torch.nn."):
+        return False
+    ports = _Ports()
+    args, kwargs = ports.placed(args), ports.placed(kwargs)
+    rows = [row for row in map(_row, ports.given) if row is not None]
+    if len(rows) < len(ports.given):
+        return False
+    try:
+        with unrecorded():
+            taken(module, None, args, kwargs, rows, _numbers([_sequence(given) for given in ports.given]))
+    except Fault as fault:
+        return not isinstance(fault.__cause__, NoElements)
+    return True
+
+
+def _sequence(given: Any) -> Any:
+    """Returns the space or axis that an argument is over, or None."""
+    if isinstance(given, Family) and not isinstance(given, Many):
+        return given._axis
+    return _space(given)
+
+
+def _row(given: Any) -> Tensor | None:
+    """Returns one row of an argument, on the meta device; None if its elements are not one tensor each."""
+    over = _sequence(given)
+    if over is not None:
+        if (over._kind if isinstance(over, Space) else over.kind) not in ("elements", "tree"):
+            return None
+        if isinstance(given, Many):
+            given = given.values[0] if given.values else torch.empty(0)
+        else:
+            given = given._element(0) if isinstance(given, Space) else given._element()
+    if isinstance(given, Value):
+        return given.row
+    return meta(given) if isinstance(given, Tensor) else None
 
 
 def has_families(nest: Any) -> bool:
-    """Whether there is a Seq, Tree, Edges or family among some arguments."""
+    """Whether a Seq, Tree, Edges or family is among the arguments."""
     if isinstance(nest, Family | Space):
         return True
     if isinstance(nest, tuple | list):
@@ -93,7 +129,7 @@ def has_families(nest: Any) -> bool:
 
 
 def stack(module: nn.Module, kind: type | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The layers of a transformer one after the other; None where a module is none."""
+    """Call the layers of a transformer one after the other; returns None for any other module."""
     if kind not in _STACKS:
         return None
     if isinstance(module, nn.Transformer):
@@ -120,7 +156,7 @@ class _Ports:
         self.given: list[Any] = []
 
     def placed(self, nest: Any) -> Any:
-        """The arguments, with a `Port` in place of each tensor."""
+        """Returns the arguments with a `Port` for each tensor."""
         return mapped(
             nest, lambda leaf: self._port(leaf) if isinstance(leaf, Value | Tensor | Family | Space) else leaf
         )
@@ -132,13 +168,13 @@ class _Ports:
 
 
 def _numbers(sequences: Sequence[object | None]) -> list[int]:
-    """Of each: the number of the sequence that it is over; -1: of none."""
+    """Returns the sequence number of each; -1: not over a sequence."""
     ids = list(dict.fromkeys(id(one) for one in sequences))
     return [-1 if one is None else ids.index(id(one)) for one in sequences]
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two arguments are the same tensor; two families of the same values are."""
+    """Whether two arguments are the same tensor, or families of the same values."""
     mine, theirs = (vars(x).get("value", x) if isinstance(x, Family) else x for x in (a, b))
     return mine is theirs
 
@@ -147,7 +183,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def take(trace: Trace, module: nn.Module, kind: type | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call as one node."""
+    """Record a call as one node."""
     from ampnet.lang.calls import check_module, named
     from ampnet.lang.ints import Int
     from ampnet.lang.nest import leaves
@@ -162,7 +198,7 @@ def take(trace: Trace, module: nn.Module, kind: type | None, args: tuple[Any, ..
     if not values:
         trace.fail(f"{named(trace, module)} is given no tensor to compute with")
     first = next((i for i, axis in enumerate(axes) if axis is not None), 0)
-    if first:  # what comes out follows the rows of the first port
+    if first:  # the output has the rows of the first port
         order = [first, *(i for i in range(len(values)) if i != first)]
         values, axes = [values[i] for i in order], [axes[i] for i in order]
         moved = {old: new for new, old in enumerate(order)}
@@ -187,7 +223,7 @@ def _axis(trace: Trace, module: nn.Module, given: Any) -> Axis | None:
 
 
 def _gathered(trace: Trace, given: Any, axis: Axis | None) -> Value:
-    """A value at the scope at hand; of a family, all elements in one message."""
+    """Returns a value at the current scope; a family as one message with all elements."""
     if axis is None:
         return trace.bring(given)
     from ampnet.lang.traced import Traced
@@ -204,9 +240,12 @@ def _gathered(trace: Trace, given: Any, axis: Axis | None) -> Value:
 def _emit(trace: Trace, module: nn.Module, made: Taken, values: Sequence[Value]) -> Value:
     outs, body = made.flat(), made.body
     if not outs:
-        trace.fail(f"{type(module).__name__} gives no tensor")
+        trace.fail(f"{type(module).__name__} returns no tensor")
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
-    if dtype is None:
+    known = [out.dtype for out in outs if out.dtype is not None]
+    if known:
+        dtype = functools.reduce(torch.promote_types, known)
+    elif dtype is None:
         dtype = next((v.row.dtype for v in values if v.row.is_floating_point()), torch.get_default_dtype())
     shape = outs[0].shape if made.as_it_is else (sum(out.width for out in outs),)
 
@@ -219,7 +258,7 @@ def _emit(trace: Trace, module: nn.Module, made: Taken, values: Sequence[Value])
 
 
 def _given(trace: Trace, axis: Axis | None, made: Taken, value: Value) -> Any:
-    """What the module gives, of the one value that holds all of it."""
+    """Split the one value that holds all outputs into the module's outputs."""
     if axis is None:
         if made.as_it_is:
             return value
@@ -248,17 +287,19 @@ def _each_out(nest: Any, make: Callable[[Out], Any]) -> Any:
 
 
 def _starts(outs: Sequence[Out]) -> list[int]:
-    """The first column of each."""
+    """Returns the first column of each output."""
     return [sum(out.width for out in outs[:i]) for i in range(len(outs))]
 
 
 def _shaped(trace: Trace, value: Value, start: int, out: Out) -> Value:
     part = ops.cut(trace, value, start, start + out.width)
+    if out.dtype not in (None, part.row.dtype):
+        part = ops.call(Tensor.to, (part, out.dtype), {})
     return part if len(out.shape) == 1 else ops.call(torch.reshape, (part, out.shape), {})
 
 
 def _ungrouped(trace: Trace, axis: Axis, value: Value) -> Value:
-    """A message for each row."""
+    """Returns a message for each row."""
     scope = value.scope
     after = scope.entering(axis)
     proto = Proto(
@@ -273,7 +314,7 @@ def _ungrouped(trace: Trace, axis: Axis, value: Value) -> Value:
 
 
 def eager(plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The same in plain torch, of one instance."""
+    """Call the module in plain torch, for one instance."""
     from ampnet.lang.calls import kind_of
 
     kind = Attention if isinstance(module, Attention) else kind_of(module)

@@ -57,7 +57,7 @@ def build(hidden: int = HIDDEN, seed: int = 0, cell: Cell = "relu") -> Compiled:
 
 
 def arguments(data: Sequences, i: int) -> tuple[Seq, Tensor]:
-    """What the model takes, for one sequence."""
+    """Returns the arguments of the model for one sequence."""
     return Seq(torch.from_numpy(data.tokens[i, : int(data.lengths[i])])), torch.as_tensor(int(data.labels[i]))
 
 

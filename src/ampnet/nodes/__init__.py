@@ -1,4 +1,4 @@
-"""The IR nodes, one a file, forward and backward side by side."""
+"""The IR nodes, one per file, with forward and backward together."""
 
 from ampnet.nodes.bcast import Bcast
 from ampnet.nodes.collect import Collect

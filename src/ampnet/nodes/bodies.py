@@ -3,10 +3,10 @@
     body          what the module is given
     Rows          a batch of rows, as it is
     Batched       the rows of all messages as one batch: convolutions, and what takes a batch in any case
-    Mapped        one message at a time, for all of them at once: `torch.vmap`
-    Recurrent     packed sequences, for nn.RNN, nn.GRU and nn.LSTM
-    Padded        padded sequences and a mask, for attention and transformer layers
-    Stacked       whole sequences, those of equal length at once by `torch.vmap`; one by one where that cannot be
+    Mapped        one message at a time, for all of them at once: see `ampnet.nodes.together`
+    Recurrent     packed sequences, for nn.RNN, nn.GRU (see `ampnet.nodes.recurrent`) and nn.LSTM
+    Padded        padded sequences and a mask, for attention and transformer layers (see `ampnet.nodes.encoder`)
+    Stacked       whole sequences, those of equal length at once, likewise; one by one where that cannot be
     Fixed         one of the last three, where all sequences are of one length and a row is a whole one
 
 A body gives one row for each row of the first port. What a module gives once for a whole message (the last state of a
@@ -24,16 +24,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ampnet.errors import SlowModuleWarning
+from ampnet.errors import PayloadError, SlowModuleWarning
 from ampnet.message import index_tensor
+from ampnet.nodes.encoder import encoder_layer, has_rows
 from ampnet.nodes.lengths import Lengths
+from ampnet.nodes.recurrent import gru
+from ampnet.nodes.together import call, over_rows
 
 Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """What comes in on an input port, among the arguments of a module."""
+    """Stands for the tensor of an input port, among the arguments of a module."""
 
     number: int
 
@@ -67,7 +70,7 @@ def tensors(nest: Any) -> Iterator[Tensor]:
 
 
 def flat(nest: Any, batch: int = 0) -> Tensor:
-    """One tensor as it is; several side by side, each as one dimension behind the first ``batch``."""
+    """Returns one tensor unchanged; concatenates several, each flattened behind the first ``batch`` dimensions."""
     if isinstance(nest, Tensor):
         return nest
     return torch.cat([t.flatten(batch) if t.dim() > batch else t.unsqueeze(-1) for t in tensors(nest)], -1)
@@ -90,7 +93,7 @@ class Body:
 
     def call(self, module: nn.Module, w: Weights, xs: Sequence[Any], **more: Any) -> Any:
         args, kwargs = filled((self.args, self.kwargs), xs)
-        return torch.func.functional_call(module, dict(w), args, {**kwargs, **more})
+        return call(module, w, args, {**kwargs, **more})
 
 
 class Rows(Body):
@@ -115,8 +118,8 @@ class Mapped(Body):
     """Row by row, all at once."""
 
     def rows(self, module: nn.Module, w: Weights, xs: Sequence[Tensor], lengths: Sequence[Lengths]) -> Tensor:
-        made: Tensor = torch.func.vmap(lambda *row: flat(self.call(module, w, row)))(*xs)
-        return made
+        made = over_rows(self, lambda w, row: self.call(module, w, row), module, w, xs, batches=True)
+        return flat(made, 1)
 
 
 class Recurrent(Body):
@@ -139,12 +142,14 @@ class Recurrent(Body):
             for i, width in enumerate(widths)
         ]
         given = (xs[0].index_select(0, rows), packing.sizes)
-        settings = (weights, module.bias, module.num_layers, 0.0, False, module.bidirectional)
-        out, *last = (
-            torch.lstm(*given, state, *settings)  # type: ignore[call-overload]
-            if module.mode == "LSTM"
-            else _CELLS[module.mode](*given, state[0], *settings)
-        )
+        training = torch.is_grad_enabled()  # without dropout it changes no number, and cuDNN's backward requires it
+        settings = (weights, module.bias, module.num_layers, 0.0, training, module.bidirectional)
+        if module.mode == "LSTM":
+            out, *last = torch.lstm(*given, state, *settings)  # type: ignore[call-overload]
+        elif module.mode == "GRU" and not xs[0].is_cuda:
+            out, *last = gru(given[0], packing, state[0], weights, module.num_layers, 1 + module.bidirectional)
+        else:
+            out, *last = _CELLS[module.mode](*given, state[0], *settings)
         ends = [lengths[0].at_first(t.transpose(0, 1).index_select(0, back).flatten(1)) for t in last]
         return torch.cat([out.index_select(0, places), *ends], -1)
 
@@ -154,7 +159,7 @@ _CELLS: dict[str, Callable[..., Any]] = {"GRU": torch.gru, "RNN_TANH": torch.rnn
 
 @dataclass(eq=False)
 class Padded(Body):
-    """Attention and transformer layers: the rows of the first tensor, each having looked at all of its sequence."""
+    """Attention and transformer layers: returns a row for each row of the first tensor, computed from its sequence."""
 
     masks: dict[str, int] = field(default_factory=dict)
     """Keyword arguments that take a mask of padding, and the port that it is of."""
@@ -165,11 +170,21 @@ class Padded(Body):
     grouped = True
 
     def rows(self, module: nn.Module, w: Weights, xs: Sequence[Tensor], lengths: Sequence[Lengths]) -> Tensor:
-        other = next((r for r in lengths if not np.array_equal(r.counts, lengths[0].counts)), None)
+        first = lengths[0]
+        if len(xs) == 1 and has_rows(module):
+            given = (module, xs[0], first, self._worth(w), self.causal is not None)
+            made: Tensor = call(module, w, given, {}, encoder_layer)
+            return made
+        other = next((r for r in lengths if r is not first and not np.array_equal(r.counts, first.counts)), None)
         pieces = [
-            (part, lengths[0].unpad(self._part(module, w, xs, lengths, part), part)) for part in lengths[0].parts(other)
+            (part, lengths[0].unpad(self._part(module, w, xs, lengths, part), part))
+            for part in lengths[0].parts(self._worth(w), other)
         ]
         return lengths[0].put_together(pieces)
+
+    def _worth(self, w: Weights) -> int:
+        """The padding rows that cost as much as a further call of the module."""
+        return max(_LEAST, _CALL // max(1, sum(t.numel() for t in w.values())))
 
     def _part(
         self, module: nn.Module, w: Weights, xs: Sequence[Tensor], lengths: Sequence[Lengths], part: np.ndarray
@@ -185,8 +200,13 @@ class Padded(Body):
         return y if self.batch_first else y.transpose(0, 1)
 
 
+_CALL = 3_000_000
+"""Multiplications that cost as much as a call of a layer, forward and backward (measured on a CPU, one core)."""
+_LEAST = 8
+
+
 def later(rows: int, columns: int, device: torch.device) -> Tensor:
-    """Where a column comes after a row: what causal attention does not look at."""
+    """Returns the mask of columns after each row, which causal attention hides."""
     return torch.ones(rows, columns, dtype=torch.bool, device=device).triu(1)
 
 
@@ -207,6 +227,8 @@ class Stacked(Body):
         if not self.one_by_one:
             try:
                 return self._together(parts, [self._mapped(module, w, xs, lengths, part) for part in parts], lengths[0])
+            except PayloadError:
+                raise
             except Exception as error:
                 made = self._single(module, w, xs, lengths)
                 self.one_by_one = True
@@ -231,10 +253,10 @@ class Stacked(Body):
     def _mapped(
         self, module: nn.Module, w: Weights, xs: Sequence[Tensor], lengths: Sequence[Lengths], part: np.ndarray
     ) -> list[Tensor]:
-        def one(*rows: Tensor) -> tuple[Tensor, ...]:
+        def one(w: Weights, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
             return tuple(tensors(self.call(module, w, rows)))
 
-        return list(torch.func.vmap(one)(*self._given(xs, lengths, part)))
+        return list(over_rows(self, one, module, w, self._given(xs, lengths, part), batches=False))
 
     def _given(self, xs: Sequence[Tensor], lengths: Sequence[Lengths], part: np.ndarray) -> list[Tensor]:
         """``[messages, rows, ...]`` of sequences, ``[messages, ...]`` of single values."""

@@ -1,11 +1,11 @@
-"""Concat: joins messages of one key from several ports and puts their rows side by side.
+"""Concat: joins messages of one key from several ports and concatenates their rows.
 
     forward    [x | h] under the state of the first port, when every port's message is there
     backward   the columns of each port go back to it, under the state it came with
 
 States that are equal on all ports (same fields, all of them in the key) need not be remembered; others are kept under
-the key until the gradient comes. Whoever knows that they are equal although the key leaves some fields out says so
-(``same_states=True``), and nothing is remembered either.
+the key until the gradient comes. With ``same_states=True`` the caller asserts that they are equal although the key
+omits some fields, and nothing is stored either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ampnet.state import States
 
 
 class Concat(Node):
-    """``Concat(("x", "h"))``: rows side by side. ``key``: default, the fields that all ports share.
+    """``Concat(("x", "h"))``: concatenates rows. ``key``: default, the fields that all ports share.
 
     ``same_states``: a promise that states that meet under one key are equal on all ports.
     """

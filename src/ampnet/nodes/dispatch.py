@@ -1,10 +1,10 @@
 """Dispatch: sends a message to one of several ways, by turns or by who has the least to do, and writes it in the state.
 
     forward    chooses a way, adds it to the state as a field, and sends the message there
-    backward   whichever way it comes back, without the field, to the one input
+    backward   from whichever port, without the field, to the one input
 
     "round-robin"    1, 2, 3, 1, 2, 3 ...
-    "shortest"       the way with the fewest messages under way: sent, and not answered yet
+    "shortest"       the port with the fewest messages in flight: sent, and not answered yet
 
 Unlike a Cond's, the choice is no function of the state that comes in; from here on it is one, because it is part of the
 state. `Collect` is the other end: it takes the field away again, and puts it back for the gradient.

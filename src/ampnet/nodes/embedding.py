@@ -55,7 +55,10 @@ class Embedding(Parameterised):
         if x.numel():
             low, high = torch.aminmax(x)  # asked beforehand: on a GPU, such an index would take the device down
             if int(low) < 0 or int(high) >= self.size:
-                raise PayloadError(f"has {self.size} entries (0 to {self.size - 1}); got {int(low)} to {int(high)}")
+                wrong = int(low) if int(low) < 0 else int(high)
+                raise PayloadError(
+                    f"index {wrong} is out of range: the table has {self.size} rows, 0 to {self.size - 1}"
+                )
 
     def run(self, span: Span) -> None:
         x = span.x(0).reshape(-1)

@@ -8,7 +8,7 @@
     out   [x_1 x_4 x_7] under state(e1)      rows always in the order of order(s), whatever the schedule
     back  the gradient's rows go back to e1, e4, e7, under the states they came with
 
-A group of no messages never exists, so nothing comes out for it: a graph node without in-edges needs a way of its own.
+A group of no messages never exists, so it has no output: a graph node without in-edges needs a separate path.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Group(Node):
         self._next += 1
 
     def _leave(self, full: Ints) -> tuple[Messages, States, Ints]:
-        """Take the members of full groups out of all that wait."""
+        """Take the members of full groups out of the waiting messages."""
         leaving = np.isin(self._keys, full)
         where = np.flatnonzero(leaving)
         where = where[np.argsort(self._batch[where], kind="stable")]

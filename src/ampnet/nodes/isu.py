@@ -3,7 +3,7 @@
     forward    state -> f(state)               nothing is kept, the payload passes
     backward   state -> inverse(state)         so that the gradient finds the caches of the messages before the update
 
-``inverse(f(s)) == s`` for every state that comes by. It is tried on sample states before a run, and on the first real
+``inverse(f(s)) == s`` for every state that occurs. It is tried on sample states before a run, and on the first real
 batches; a wrong inverse that shows later ends as a named error where the gradient finds no partner.
 """
 
@@ -66,7 +66,7 @@ class Isu(Node):
 
 
 def explain_wrong_inverse(before: States, after: States, back: States) -> str:
-    """Name the first state that does not come back."""
+    """Name the first state that the inverse does not restore."""
     at = 0
     if back.fields == before.fields:
         at = int(np.flatnonzero((back.columns != before.columns).any(0))[0])

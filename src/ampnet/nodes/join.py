@@ -1,7 +1,7 @@
 """Join: the rendezvous of messages that arrive on several ports under one key.
 
-Concat and Loss join forward messages; Bcast and Split join the gradients that come back from all their outputs. Whoever
-comes early waits in its port's store; whoever comes last leaves with all payloads, in the order of the last batch.
+Concat and Loss join forward messages; Bcast and Split join the gradients that come back from all their outputs. Early
+messages wait in their port's store; the last one leaves with all payloads, in the order of the last batch.
 
     port 0   k1 k2 k3       k1 k2 k3 wait
     port 1      k2          leaves with k2 = (rows of port 0, rows of port 1);  k1 and k3 go on waiting
@@ -88,7 +88,8 @@ class Join:
         return [self._complete(port, messages, {i: self.in_order(i, messages) for i in rest})]
 
     def in_order(self, port: int, messages: Messages) -> list[Part]:
-        """What waits at a port, in the order of a batch. (A store answers in its own order: fine for one port.)"""
+        """Returns the messages waiting at a port, in the order of a batch. (A store returns its own order: fine for one
+        port.)"""
         sorted_batch, parts = self.waiting[port].take(messages)
         if sorted_batch is messages:
             return parts
@@ -129,7 +130,7 @@ class Join:
             )
 
     def waits(self) -> list[str]:
-        """Who waits for which port."""
+        """Returns what waits for which port, as text."""
         lines = []
         for port, store in zip(self.ports, self.waiting, strict=True):
             if len(store):

@@ -41,7 +41,7 @@ def gather_counts(parts: Sequence[Part]) -> Ints | None:
 
 
 class Kept:
-    """What a transform kept of the messages of a backward batch: ``kept[i]`` is its i-th tensor, row by row."""
+    """The tensors that a transform kept for the messages of a backward batch: ``kept[i]`` is the i-th, row by row."""
 
     __slots__ = ("parts",)
 

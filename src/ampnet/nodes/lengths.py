@@ -22,25 +22,38 @@ from torch import Tensor
 from ampnet.message import index_tensor, offsets_of, ranges
 from ampnet.state import Ints
 
-_WASTE = 1.4
-"""Padded rows for each real one, at most, where messages are many."""
-_FEW = 256
-"""Padded rows that are never worth a part of their own."""
-
 
 class Packing(NamedTuple):
     """Rows in the order of `torch.nn.utils.rnn.PackedSequence`."""
 
     rows: Tensor
-    """Which row is at each place."""
+    """The row at each position."""
     places: Tensor
-    """Where each row is."""
+    """The position of each row."""
     sizes: Tensor
     """Messages that have a row at each time step."""
     order: Tensor
     """Messages, the longest first."""
     back: Tensor
-    """Where each message is in that order."""
+    """The position of each message in that order."""
+    turned: Tensor
+    """For each place, that of the row which is as far from the end of its message as this one from the beginning."""
+    before: Tensor
+    """For each place, that of the row before it, behind as many places as there are messages; of a first row, the
+    place of its message among those."""
+
+
+class Padding(NamedTuple):
+    """Messages that are padded together."""
+
+    rows: Tensor
+    """The row at each position; in padding, the last of the message."""
+    shape: tuple[int, ...]
+    """Messages, and rows of the longest."""
+    mask: Tensor | None
+    """The mask of padding; None: there is no padding."""
+    places: Tensor | None
+    """The position of each row; None: there is no padding."""
 
 
 class Lengths:
@@ -49,6 +62,8 @@ class Lengths:
     def __init__(self, counts: Ints) -> None:
         self.counts = counts
         self.starts: Ints = offsets_of(counts)[:-1]
+        self._paddings: dict[bytes, Padding] = {}
+        self._parts: dict[tuple[int, bytes], list[Ints]] = {}
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -66,22 +81,40 @@ class Lengths:
         rows = self.starts[order][place] + step
         places, back = np.empty_like(rows), np.empty_like(order)
         places[rows], back[order] = np.arange(len(rows)), np.arange(len(order))
-        return Packing(*(torch.from_numpy(array) for array in (rows, places, sizes, order, back)))
+        turned = places[self.starts[order][place] + self.counts[order][place] - 1 - step]
+        before = np.where(step > 0, places[rows - 1] + len(order), place)
+        return Packing(*(torch.from_numpy(array) for array in (rows, places, sizes, order, back, turned, before)))
 
-    def parts(self, other: Lengths | None = None) -> list[Ints]:
-        """Messages that are padded together, so that not too much of it is padding. ``other``: of the same messages,
-        further rows, by whose lengths they are sorted too."""
+    def parts(self, worth: int, other: Lengths | None = None) -> list[Ints]:
+        """Messages that are padded together: as few parts as possible, and as little padding. ``worth``: the padding
+        rows that cost as much as a part. ``other``: of the same messages, further rows, which are padded too.
+
+        Each part has the messages of some neighbouring lengths; the cheapest parts up to each length are found from
+        those up to shorter ones.
+        """
         total = self.counts if other is None or other is self else self.counts + other.counts
-        order = np.argsort(-total, kind="stable")
-        out, first, real = [], 0, 0
-        for at, rows in enumerate(total[order].tolist()):
-            padded = (at - first + 1) * int(total[order[first]])
-            if padded > _FEW and padded > _WASTE * (real + rows):
-                out.append(order[first:at])
-                first, real = at, 0
-            real += rows
-        out.append(order[first:])
-        return [np.sort(part) for part in out]
+        key = worth, total.tobytes()
+        if key not in self._parts:
+            self._parts[key] = self._find_parts(total, worth)
+        return self._parts[key]
+
+    @staticmethod
+    def _find_parts(total: Ints, worth: int) -> list[Ints]:
+        longest = int(total.max())
+        if longest * len(total) - int(total.sum()) <= worth:
+            return [np.arange(len(total))]
+        lengths, which, counts = np.unique(total, return_inverse=True, return_counts=True)
+        upto = np.concatenate(([0], np.cumsum(counts)))
+        cost, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=np.int64)
+        for i in range(1, len(lengths) + 1):
+            costs = cost[:i] + worth + lengths[i - 1] * (upto[i] - upto[:i])
+            first[i] = at = int(np.argmin(costs))
+            cost[i] = costs[at]
+        out, i = [], len(lengths)
+        while i:
+            out.append(np.flatnonzero((which >= first[i]) & (which < i)))
+            i = int(first[i])
+        return out
 
     @staticmethod
     def equal(all_counts: list[Ints]) -> list[Ints]:
@@ -97,23 +130,28 @@ class Lengths:
 
     def pad(self, x: Tensor, part: Ints) -> tuple[Tensor, Tensor | None]:
         """``[messages, longest, ...]`` of these messages, and where it is padding (None: nowhere)."""
-        counts = self.counts[part]
-        longest = int(counts.max())
-        steps = np.arange(longest)
-        index = self.starts[part][:, None] + np.minimum(steps, counts[:, None] - 1)
-        padded = x.index_select(0, index_tensor(index.reshape(-1), x)).unflatten(0, index.shape)
-        if int(counts.min()) == longest:
-            return padded, None
-        return padded, torch.from_numpy(steps >= counts[:, None]).to(x.device)
+        found = self._padding(part)
+        padded = x.index_select(0, found.rows.to(x.device)).unflatten(0, found.shape)
+        return padded, None if found.mask is None else found.mask.to(x.device)
 
     def unpad(self, padded: Tensor, part: Ints) -> Tensor:
         """The real rows of what `pad` gave."""
-        counts, longest = self.counts[part], padded.shape[1]
-        flat = padded.flatten(0, 1)
-        if int(counts.min()) == longest:
-            return flat
-        where = ranges(np.arange(len(part)) * longest, counts)
-        return flat.index_select(0, index_tensor(where, padded))
+        found, flat = self._padding(part), padded.flatten(0, 1)
+        return flat if found.places is None else flat.index_select(0, found.places.to(padded.device))
+
+    def _padding(self, part: Ints) -> Padding:
+        key = part.tobytes()
+        if key not in self._paddings:
+            counts = self.counts[part]
+            longest = int(counts.max())
+            steps = np.arange(longest)
+            rows = self.starts[part][:, None] + np.minimum(steps, counts[:, None] - 1)
+            mask = places = None
+            if int(counts.min()) < longest:
+                mask = torch.from_numpy(steps >= counts[:, None])
+                places = torch.from_numpy(ranges(np.arange(len(part)) * longest, counts))
+            self._paddings[key] = Padding(torch.from_numpy(rows.reshape(-1)), rows.shape, mask, places)
+        return self._paddings[key]
 
     def put_together(self, pieces: list[tuple[Ints, Tensor]]) -> Tensor:
         """Rows of parts, in the order of all rows."""

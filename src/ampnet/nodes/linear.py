@@ -6,7 +6,7 @@ backward   dx = dy W     dW += dy' x     db += sum of dy
 forward    y = act(x W' + b)               keeps x, y
 backward   the same from dz = dy act'      which relu, tanh and sigmoid tell from y
 
-A row that comes in pieces x_1, x_2 is not put together: y = x_1 W_1' + x_2 W_2' + b, each with its columns of W.
+A row that comes in pieces x_1, x_2 is not concatenated: y = x_1 W_1' + x_2 W_2' + b, each with its columns of W.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ampnet.key import Packer
 from ampnet.message import Messages, index_tensor, rows_each
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
-from ampnet.nodes.metrics import Metric, Ratio, absolute, chosen, columns, correct
+from ampnet.nodes.metrics import Metric, Ratio, absolute, chosen, columns, correct, positive
 from ampnet.nodes.node import Node, Output, Outputs, Report, backward_to
 from ampnet.nodes.reduce import segment_logsumexp, segment_max, segment_sum
 from ampnet.state import Column, Ints, States
@@ -40,14 +40,15 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NEVER = -(2**62)
-"""A label that is nobody's: torch would pass over its default, -100, in silence."""
+"""A label that does not occur: torch would silently ignore its default, -100."""
 
 
 class Loss(Node):
-    """``Loss("cross_entropy")``, ``Loss("squared_error")``, ``Loss("absolute_error")``, ``Loss("selection")``, or any
-    differentiable function of rows. Errors are means over the numbers of a row.
+    """``Loss("cross_entropy")``, ``Loss("binary_cross_entropy")``, ``Loss("squared_error")``,
+    ``Loss("absolute_error")``, ``Loss("selection")``, or any differentiable function of rows. Binary cross entropy
+    takes logits; it and the errors are means over the numbers of a row.
 
-    Cross entropy and selection report ``accuracy``, both errors ``absolute_error``; ``metrics`` are reported beside
+    Cross entropies and selection report ``accuracy``, both errors ``absolute_error``; ``metrics`` are reported beside
     it, or in its place under the same name (see `ampnet.nodes.metrics`). ``weight`` multiplies the loss, as reported,
     and its gradient. ``loss_name`` is the loss's name in statistics, if not the node's own: losses of the same name are
     reported as one.
@@ -63,7 +64,7 @@ class Loss(Node):
 
     def __init__(
         self,
-        function: Literal["cross_entropy", "squared_error", "absolute_error", "selection"]
+        function: Literal["cross_entropy", "binary_cross_entropy", "squared_error", "absolute_error", "selection"]
         | LossFunction = "cross_entropy",
         metrics: Mapping[str, Metric | Ratio] | None = None,
         on_nan: Literal["stop", "skip"] = "stop",
@@ -74,6 +75,7 @@ class Loss(Node):
     ) -> None:
         known: dict[str, tuple[str, Metric]] = {
             "cross_entropy": ("accuracy", correct),
+            "binary_cross_entropy": ("accuracy", positive),
             "squared_error": ("absolute_error", absolute),
             "absolute_error": ("absolute_error", absolute),
             "selection": ("accuracy", chosen),
@@ -175,7 +177,7 @@ class Loss(Node):
         label_offsets: Ints | None,
         states: Callable[[], States],
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], int]:
-        """Training messages that nobody asks for one by one: the sum of losses and of metrics, each times its rows,
+        """Training messages whose single losses are not needed: the sum of losses and of metrics, each times its rows,
         the gradient, and the number of rows. ``states`` gives the messages' states, for an error."""
         n = len(prediction) if offsets is None else len(offsets) - 1
         batch = Messages.trusted(prediction, _Later(n, states), offsets, True)
@@ -215,6 +217,8 @@ class Loss(Node):
             return self._cross_entropy(prediction, label, batch)
         if self.function in ("squared_error", "absolute_error"):
             return _error(prediction, label, squared=self.function == "squared_error")
+        if self.function == "binary_cross_entropy":
+            return _binary(prediction, label)
         assert not isinstance(self.function, str)
         with torch.enable_grad():
             leaf = prediction.detach().requires_grad_(batch.train)
@@ -328,15 +332,28 @@ def _not_finite(losses: Tensor) -> Ints:
 def _error(prediction: Tensor, label: Tensor, squared: bool) -> tuple[Tensor, Tensor]:
     """Squared or absolute error of every row, and its gradient: ``2 d / width`` or ``sign(d) / width``, of which each
     number of a row has its own. Where a prediction is right, the gradient is zero."""
+    width = _width(prediction, label)
+    difference = prediction - label
+    errors = difference * difference if squared else difference.abs()
+    g = difference * (2 / width) if squared else difference.sign() * (1 / width)
+    return errors.flatten(1).mean(1) if errors.dim() > 1 else errors, g
+
+
+def _binary(prediction: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """Binary cross entropy of every row of logits, and its gradient ``(sigmoid(prediction) - label) / width``."""
+    width = _width(prediction, label)
+    rows = torch.nn.functional.binary_cross_entropy_with_logits(prediction, label, reduction="none")
+    g = (torch.sigmoid(prediction) - label) * (1 / width)
+    return rows.flatten(1).mean(1) if rows.dim() > 1 else rows, g
+
+
+def _width(prediction: Tensor, label: Tensor) -> int:
+    """Returns how many numbers a row has. Prediction and label must have the same shape and dtype."""
     if label.shape != prediction.shape:
         raise PayloadError(f"prediction is {tuple(prediction.shape)} and label {tuple(label.shape)}")
     if label.dtype != prediction.dtype:
         raise PayloadError(f"prediction is {prediction.dtype} and label {label.dtype}")
-    difference = prediction - label
-    width = max(1, difference[0].numel() if len(difference) else 1)
-    errors = difference * difference if squared else difference.abs()
-    g = difference * (2 / width) if squared else difference.sign() * (1 / width)
-    return errors.flatten(1).mean(1) if errors.dim() > 1 else errors, g
+    return max(1, prediction[0].numel() if len(prediction) else 1)
 
 
 def _mean(rows: Tensor, batch: Messages, counts: np.ndarray) -> Tensor:

@@ -10,7 +10,7 @@ ratios of batches is not equal to.
     right = lambda scores, label: found(scores, label) * (label == 1)
     f1 = Ratio(lambda s, y: 2 * right(s, y), lambda s, y: found(s, y) + (y == 1))         2 TP / (2 TP + FP + FN)
 
-Each loss function has a metric of its own (accuracy or absolute error); ``metrics=`` adds to it, or replaces it by one
+Each loss function has a default metric (accuracy or absolute error); ``metrics=`` adds to it, or replaces it by one
 of the same name. A report has columns of sums: one for a function, two for a ratio, the second with `PER` in its name.
 """
 
@@ -34,9 +34,9 @@ class Ratio:
     """A metric that is a ratio of two sums over rows: F1, precision, recall."""
 
     top: Metric
-    """What is summed above the line: a number per row."""
+    """The summands of the numerator: a number per row."""
     bottom: Metric
-    """What is summed below it. Where the sum is zero, the metric is not a number."""
+    """The summands of the denominator. If the sum is zero, the metric is NaN."""
 
 
 def columns(usual: Mapping[str, Metric], given: Mapping[str, Metric | Ratio] | None) -> dict[str, Metric]:
@@ -55,6 +55,12 @@ def columns(usual: Mapping[str, Metric], given: Mapping[str, Metric | Ratio] | N
 def correct(prediction: Tensor, label: Tensor) -> Tensor:
     """1 for each row of scores whose highest is that of the label."""
     return (prediction.argmax(-1) == label).to(torch.float32)
+
+
+def positive(prediction: Tensor, label: Tensor) -> Tensor:
+    """The share of a row's logits that have the sign of their label: above 0 for a label above 0.5."""
+    right = ((prediction > 0) == (label > 0.5)).to(torch.float32)
+    return right.flatten(1).mean(1) if right.dim() > 1 else right
 
 
 def chosen(choice: Tensor, label: Tensor) -> Tensor:

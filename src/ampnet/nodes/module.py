@@ -9,7 +9,7 @@ messages are computed at once is its `ampnet.nodes.bodies.Body`; by default the 
 A row (of a body for whole messages: a message) must come out the same alone and among others, and every time: messages
 meet in any composition, and the forward may be repeated. So what draws random numbers, or normalises over a batch, is
 refused: dropout that is not switched off, BatchNorm that is not in eval mode. Each submodule stays in the mode (train
-or eval) in which the node was made, whoever calls ``model.train()`` later.
+or eval) in which the node was made, even if ``model.train()`` is called later.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.lengths import Lengths
 from ampnet.nodes.node import Output, Outputs, Role, backward_to, forward_to
 from ampnet.nodes.store import Part
+from ampnet.nodes.together import forget
 from ampnet.nodes.transform import Arrived, Parameterised
 from ampnet.state import Ints
 
@@ -44,6 +45,7 @@ class Module(Parameterised):
         fault = not_repeatable(module)
         if fault is not None:
             raise GraphError([fault])
+        forget(module)
         self.body, self.ports = body if body is not None else Rows(), ports
         self.looks_at_states = self.body.grouped
         self._modes = [(inner, inner.training) for inner in module.modules()]
@@ -186,7 +188,8 @@ class Tape:
         self._xs, self._leaves, self.y = xs, leaves, y
 
     def gradients(self, g: Tensor) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """Of the inputs and of the weights; None where nobody wants it, or nothing depends on it. To be asked once."""
+        """The gradients of the inputs and of the weights; None if not wanted, or if nothing depends on it. Call
+        once."""
         asked = [t for t in (*self._xs, *self._leaves) if t.requires_grad]
         found: list[Tensor | None] = [None] * len(asked)
         if asked and self.y.requires_grad:
@@ -197,7 +200,7 @@ class Tape:
 
 
 def not_repeatable(module: nn.Module) -> str | None:
-    """What is known to be wrong with a module, from its kind and mode alone."""
+    """Returns why a module cannot be recomputed, from its type and mode alone; None if it can."""
     for name, inner in module.named_modules():
         kind, named = type(inner).__name__, f" ('{name}')" if name else ""
         mixes = isinstance(inner, nn.modules.batchnorm._BatchNorm) and (inner.training or inner.running_mean is None)

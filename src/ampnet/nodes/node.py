@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Direction(IntEnum):
-    """Which way a batch goes."""
+    """The direction of a batch."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -57,7 +57,7 @@ class Report:
     rows: Ints
     """Rows of each message: what sums of `metrics` are divided by."""
     prediction: Tensor | None = None
-    """The rows handed to the loss; inference only."""
+    """The rows passed to the loss; inference only."""
     offsets: Ints | None = None
     """Row offsets of ``prediction``."""
     skipped: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -97,7 +97,7 @@ class StateFunction:
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__)
         self.modulus: int | None = getattr(function, "modulus", None)
-        """Of the number of an instance, no more than its remainder by this is looked at; None: not known."""
+        """The function depends on the number of an instance only modulo this; None: unknown."""
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):  # a built-in without a signature
@@ -120,7 +120,7 @@ class StateFunction:
         return result if given is states else _plain(result)
 
     def of(self, states: States, shelf: Shelf | None) -> Any:
-        """The same for a function of states alone, with less ado."""
+        """The same for a function of states alone, with less overhead."""
         if StateFunction.watch is not None:
             return self(states, shelf=shelf)
         if self.takes_structure:
@@ -129,7 +129,7 @@ class StateFunction:
 
 
 class NumberWatch:
-    """Notes whether a function of states looked at the numbers of instances."""
+    """Records whether a function of states read the numbers of instances."""
 
     def __init__(self) -> None:
         self.looked = False
@@ -163,7 +163,7 @@ class Watched(States):
 
 
 def _plain(result: Any) -> Any:
-    """What a function gave, with plain states in it."""
+    """Returns the result of a function, with plain states in it."""
     if isinstance(result, Watched):
         return result._states
     if isinstance(result, tuple):
@@ -175,7 +175,7 @@ class Node:
     """Base of all IR nodes. Subclasses set ``inputs`` and ``outputs`` and implement `forward` and `backward`."""
 
     role: Role = "own"
-    """What the node does with rows, for whoever plans a wave (`ampnet.plan`):
+    """The operation of the node on rows, for the planner of waves (`ampnet.plan`):
 
         "route"     sends rows about by their states, and makes none
         "rows"      makes a row from one row of each input port (`Transform`, `Parameterised`, `Rows`, ...)
@@ -214,7 +214,7 @@ class Node:
         return iter(())
 
     def held(self) -> dict[str, int]:
-        """How many messages each of the node's caches holds. All zero when nothing is in flight."""
+        """Returns the number of messages in each of the node's caches. All zero when nothing is in flight."""
         return {name: len(store) for name, store in self.stores()}
 
     def forget(self) -> None:
@@ -235,7 +235,7 @@ class Node:
         return False
 
     def waits(self) -> list[str]:
-        """Who waits here and for what, in words, for `StallError`."""
+        """Returns what waits here and for what, as text, for `StallError`."""
         return []
 
     def state_functions(self) -> dict[str, StateFunction]:

@@ -1,7 +1,7 @@
-"""Operations on rows: forward and backward of every step that a `Program` may have, side by side.
+"""Operations on rows: forward and backward of every step that a `Program` may have.
 
 An operation is made ready once, for operands of known row shapes (`Shape`), and then runs on any number of rows. It
-reads and writes the values of a run by number (`Values`); which of them the backward will look at, `needs` says, and
+reads and writes the values of a run by number (`Values`); `needs` lists those that the backward will read, and
 nothing else is kept.
 
     row shapes      (3,)      and (2, 3)          a row [3] meets a row [2, 3], as torch broadcasts the rows alone
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ampnet.errors import PayloadError
 from ampnet.nodes.program import Operand, Ref, Step
+from ampnet.nodes.together import rows_at_once
 
 Shape = tuple[int, ...]
 Values = list[Any]
@@ -27,7 +28,7 @@ Values = list[Any]
 
 
 class Gradients:
-    """The gradients of a run by the number of the value. A sum that nobody else sees is added to in place."""
+    """The gradients of a run by the number of the value. A sum without other readers is added to in place."""
 
     __slots__ = ("_own", "of")
 
@@ -88,7 +89,7 @@ class Operation:
         return self.forward(v)
 
     def needs(self, wanted: Sequence[bool]) -> Iterable[int]:
-        """The values that `backward` looks at, where gradients are wanted of these values."""
+        """Returns the values that `backward` reads, if gradients of these values are wanted."""
         return ()
 
     def backward(self, g: Tensor, v: Values, grads: Gradients, wanted: Sequence[bool]) -> None:
@@ -245,7 +246,7 @@ class Div(Binary):
         return piece.mul_(v[self.at]).neg_() if i else piece
 
 
-# The last dimension: side by side, a part of it, all of it as one.
+# The last dimension: concatenation, a part of it, all of it as one.
 
 
 class Cat(Operation):
@@ -355,7 +356,7 @@ class Fill(Operation):
 
 
 class Call(Operation):
-    """A user's function of one row per operand, over all rows by `torch.func.vmap`; constants are not mapped.
+    """A user's function of one row per operand, over all rows (see `ampnet.nodes.together`); constants are not mapped.
 
     The backward computes it again, under autograd, from the operands.
     """
@@ -363,8 +364,10 @@ class Call(Operation):
     repeats = True
 
     def setup(self, settings: Mapping[str, Any]) -> None:
-        over = tuple(0 if isinstance(o, Ref) else None for o in self.operands)
-        self._mapped = torch.func.vmap(settings["function"], in_dims=over)
+        mapped = [isinstance(o, Ref) for o in self.operands]
+        some = zip(self.operands, self.shapes, self.dtypes, strict=True)
+        examples = [o if isinstance(o, Tensor) else torch.empty(1, *n, dtype=t, device=self.device) for o, n, t in some]
+        self._mapped = rows_at_once(settings["function"], examples, mapped)
 
     def _run(self, given: list[Any]) -> Tensor:
         y = self._mapped(*given)
@@ -373,7 +376,7 @@ class Call(Operation):
         return y
 
     def forward(self, v: Values) -> Tensor:
-        if not v[self.x].shape[0]:  # vmap wants a row to look at
+        if not v[self.x].shape[0]:  # vmap needs at least one row
             return self._run([self._any_row(v[o.index]) if isinstance(o, Ref) else o for o in self.operands])[:0]
         given = [v[o.index] if isinstance(o, Ref) else o for o in self.operands]
         before = [x._version for x in given if isinstance(x, Tensor)]

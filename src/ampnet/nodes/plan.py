@@ -3,9 +3,9 @@
 The first batch tells the shapes and types of all values; from then on it is known what has to be done:
 
     needed    steps without which the result cannot be; others are left out
-    wanted    values of which a gradient is asked for: they lead to the result, and some input of numbers that are not
+    wanted    values whose gradient is needed: they lead to the result, and some input of numbers that are not
               integers leads to them
-    kept      values that the backward of a wanted step looks at: each once, whoever asks for it
+    kept      values that the backward of a wanted step reads: each once
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Plan:
         y: Tensor = v[self.out]
         if y is out:
             return y, v
-        # What others get must have memory of its own for every row.
+        # Values that others read must have separate memory for every row.
         return (y.contiguous() if self._repeats else y), v
 
     def gradients(self, g: Tensor, kept: Kept | None) -> list[Tensor | None]:

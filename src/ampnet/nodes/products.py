@@ -1,4 +1,4 @@
-"""Products: matrix products in the precision that was asked for.
+"""Products: matrix products in the configured precision.
 
     float32     as the rows are
     bfloat16    factors are rounded to eight bits of mantissa, products are added up in float32 by the processor, and

@@ -19,8 +19,8 @@ rows of different shapes meet, they are broadcast as torch does it with the rows
     fill  x  value=                the value, whatever x is                    nothing
     call  a, b, ...  function=     any differentiable torch function of rows   a, b, ...
 
-Operands are results (`Ref`), numbers, or constant tensors of the shape of one row or less, which every row meets anew.
-Nothing is kept for operands without a gradient: constants, and rows of integers.
+Operands are results (`Ref`), numbers, or constant tensors of the shape of one row or less, which are applied to every
+row. Nothing is kept for operands without a gradient: constants, and rows of integers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Program:
 
     @property
     def size(self) -> int:
-        """How many values there are, inputs included."""
+        """The number of values, including inputs."""
         return self.inputs + len(self.steps)
 
     @property

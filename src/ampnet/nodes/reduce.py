@@ -98,7 +98,7 @@ class Reduce(Transform):
         return [backward_to(0, Messages.trusted(g, messages.states, offsets, messages.train))]
 
     def check_counts(self, messages: Messages) -> None:
-        """Raise `PayloadError` where a message has not as many rows as are put side by side."""
+        """Raise `PayloadError` if a message has not the number of rows to concatenate."""
         wrong = np.flatnonzero(messages.row_counts() != self.count)
         if len(wrong):
             rows = int(messages.row_counts()[wrong[0]])
@@ -194,7 +194,7 @@ def _check_some(messages: Messages, counts: np.ndarray, what: str) -> None:
 
 
 def _to_rows(g: Tensor, counts: np.ndarray) -> Tensor:
-    """What each message has, for every row of it."""
+    """Repeat the row of each message for every row of it."""
     return g.index_select(0, index_tensor(np.repeat(np.arange(len(counts)), counts), g))
 
 

@@ -3,7 +3,7 @@
     forward    reports the rows of every message, with their states, to the controller
     backward   never comes: a graph that ends in results has no loss, so it is not trained
 
-A graph for training has no Result: what a model returns is computed by a graph of its own (`ampnet.lang.prediction`).
+A graph for training has no Result: what a model returns is computed by a separate graph (`ampnet.lang.prediction`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows: a straight line of operations on rows, in one invocation, with closed forms for the backward.
 
-    forward    joins the messages of one key from all ports and runs the program; keeps what the backward looks at
+    forward    joins the messages of one key from all ports and runs the program; keeps what the backward reads
     backward   runs the program's gradients in the opposite order; every port gets its own, under the same states
 
 Where a model computes `tanh(a) * sigmoid(b) + c`, one node does all of it: one key, one memory, one turn of the worker,

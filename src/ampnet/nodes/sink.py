@@ -1,4 +1,4 @@
-"""Sink: takes messages that nobody uses.
+"""Sink: takes messages that are not used.
 
     forward    answers each message at once, without a gradient; in inference does nothing
     backward   never comes: nothing leaves a Sink

@@ -2,7 +2,7 @@
 
 A node is described once, by three functions of a span; waves and message passing differ in where its tensors come from:
 
-    run(span)       writes ``y`` from the parts ``xs`` and the weights ``w``; keeps what the backward will look at
+    run(span)       writes ``y`` from the parts ``xs`` and the weights ``w``; keeps what the backward will read
     back(span)      from ``g``, the gradient of ``y``: adds to the gradients of the parts; may write into ``g`` and into
                     what was kept, so that both hold what `collect` will multiply
     collect(span)   adds the gradients of the weights to ``sums``, of all rows of a span at once
@@ -31,7 +31,7 @@ class Span:
 
     xs: list[Tensor | None]
     widths: Sequence[int]
-    """Of the parts, also of those that are not there."""
+    """The widths of the parts, also of absent ones."""
     y: Tensor
     g: Tensor
     w: Sequence[Tensor]
@@ -40,7 +40,7 @@ class Span:
     begun: bool
     """Whether ``y`` holds products already, to which others are to be added."""
     memo: tuple[object, object] | None
-    """What the node wants to find again in a span that is used again: (what it was made of, what was made)."""
+    """A cache of the node in a reused span: (sources, result)."""
     alone: bool
     """Whether `run`, `back` and `collect` are all about these very rows, one after the other."""
 
@@ -55,11 +55,11 @@ class Span:
         raise NotImplementedError
 
     def kept(self, name: str) -> Tensor:
-        """What `keep` gave, when it is known to be there."""
+        """Returns the result of `keep`, which must exist."""
         raise NotImplementedError
 
     def wants(self, part: int) -> bool:
-        """Whether anybody wants the gradient of a part."""
+        """Whether the gradient of a part is wanted."""
         raise NotImplementedError
 
     def add(self, part: int, dx: Tensor) -> None:

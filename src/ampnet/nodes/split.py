@@ -1,7 +1,7 @@
 """Split: takes rows apart into columns, one output port for each piece.
 
 forward    x -> x[:, :a], x[:, a:a+b], ...       each under the same state
-backward   the gradients of all pieces side by side, when every port's is there
+backward   the concatenated gradients of all pieces, when every port's is there
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ put together from many of them is gathered from few places. A store from which b
     take  [k0 k1 k2]         ->  record 7 as it is: nothing is copied; the same for any run of neighbours
     take  [k2 k3]            ->  a row of record 7, a row of block 8
 
-The order of messages in a batch has no meaning, so a batch that asks for messages of several records is put into the
+The order of messages in a batch has no meaning, so a batch with messages of several records is put into the
 order of the records, instead of putting what they hold into the order of the batch.
 
 A record whose messages are mostly gone is compacted, so a straggler does not keep a large batch alive: a store holds at
@@ -39,7 +39,7 @@ _SMALL = 256
 _TINY = 4
 """Batches of fewer messages always go into a block."""
 _TRUST = 8
-"""How often batches must have come back as they went, for the next ones to be kept apart."""
+"""The number of batches that must return unchanged before the next ones are stored separately."""
 _BLOCK = 4096
 """Messages of the largest blocks."""
 _POSITION = 32
@@ -70,7 +70,7 @@ class Part:
 
     record: Record
     positions: Column | slice
-    """Where in the record."""
+    """The position in the record."""
 
     def __len__(self) -> int:
         if isinstance(self.positions, slice):
@@ -115,7 +115,7 @@ class Store(Keyed):
         self._open: dict[int, Record] = {}
         self._next = 0
         self._whole = 0
-        """Rises with batches that come back as they went, falls with those that do not."""
+        """Rises with batches that return unchanged, falls with those that do not."""
         self.may_hold_empty = False
         """Whether a batch without rows was ever put here (gradients that are not there)."""
 
@@ -267,7 +267,7 @@ class Store(Keyed):
             self.take(Messages.trusted(None, states.take(gone), None, False), keys[gone])
 
     def _search(self, messages: Messages, tickets: Ints) -> tuple[Messages | None, Messages | None, list[Part]]:
-        """What has these tickets, -1 where there is none, record by record."""
+        """Returns the entries with these tickets (-1 for none), record by record."""
         others: Messages | None = None
         if tickets.min() < 0:
             here = np.flatnonzero(tickets >= 0)

@@ -10,7 +10,7 @@ and of their sums, that its module has. As it is one node, it is hosted by one w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,9 +34,9 @@ class Tied(Parameterised):
         """``faces``: names of modules, and their nodes."""
         self.faces = [face for _, face in faces]
         self.names = list(dict.fromkeys(name for name, _ in faces))
-        """Of the modules."""
+        """The names of the modules."""
         self._first = [sum(len(f.inputs) for f in self.faces[:i]) for i in range(len(faces) + 1)]
-        super().__init__(nn.ModuleDict({name: face.module for name, face in faces}))
+        super().__init__(module_dict({name: face.module for name, face in faces}))
         self.inputs = tuple(self._port(i, name) for i, face in enumerate(self.faces) for name in face.inputs)
         self.outputs = tuple(self._port(i, face.outputs[0]) for i, face in enumerate(self.faces))
         self.keys = [face.key for face in self.faces]
@@ -100,6 +100,13 @@ class Tied(Parameterised):
         return " and ".join(dict.fromkeys(face.describe() for face in self.faces)) + ", tied"
 
 
+def module_dict(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
+    """Returns the modules as one, also under names that `nn.ModuleDict` refuses: "keys", "values"."""
+    made = nn.ModuleDict()
+    made._modules.update(modules)
+    return made
+
+
 class Share:
     """A node's updater as one of its faces sees it: with the weights of the face's own module."""
 
@@ -131,7 +138,7 @@ class Share:
         return self._node.updater.adding
 
     def touch(self, rows: Tensor) -> None:
-        """It is not told apart which rows were changed."""
+        """Does nothing: changed rows are not tracked."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # while it is being copied
@@ -140,7 +147,7 @@ class Share:
 
 
 class Some(Sums):
-    """Some of the sums of a node, under numbers of their own."""
+    """Some of the sums of a node, renumbered."""
 
     def __init__(self, whole: Sums, picks: Sequence[int]) -> None:
         list.__init__(self, [list.__getitem__(whole, i) for i in picks])
@@ -151,3 +158,8 @@ class Some(Sums):
 
     def add_whole(self, g: Tensor, x: Tensor, weight: int = 0) -> None:
         self._whole.add_whole(g, x, self._picks[weight])
+
+    def add_each(self, pieces: Sequence[Tensor | None]) -> None:
+        for i, piece in enumerate(pieces):
+            if piece is not None:
+                self[i].add_(piece)

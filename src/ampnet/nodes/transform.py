@@ -8,7 +8,7 @@ parameters and updates itself, by its own `Updater`, when enough have come in. W
 with a name: ``"current"`` (the paper) or ``"stash"``, the forward's own.
 
 A model may call one module in several places. Its node then has as many **sites**: what comes in at a site leaves by
-the same one, under a key and a memory of its own, while the weights, their sums and their updates are shared.
+the same one, with a separate key and memory, while the weights, their sums and their updates are shared.
 
     in   ──┐          ┌──> out
     in2  ──┼── W, b ──┼──> out2          `Linear(module).with_sites(3)`
@@ -46,7 +46,7 @@ class Arrived(NamedTuple):
     messages: Messages
     """As they came in on the port that completed them."""
     payloads: Sequence[Tensor | None]
-    """Of each port."""
+    """The payload of each port."""
     offsets: Sequence[Ints | None]
     """Likewise."""
 
@@ -122,9 +122,9 @@ class Parameterised(Node):
     takes_pieces = False
     """Whether rows that come in pieces may be taken piece by piece, each as a part."""
     keeps_y = False
-    """Whether `back` looks at the output rows."""
+    """Whether `back` reads the output rows."""
     ports = 1
-    """How many input ports each site has."""
+    """The number of input ports of each site."""
     input_is_data = False
     """Whether its input is pumped, so that the input's gradient is not needed; set by the worker."""
 
@@ -146,7 +146,7 @@ class Parameterised(Node):
 
     @property
     def sites(self) -> int:
-        """How many places of the model this node serves."""
+        """The number of sites of this node."""
         return len(self.caches)
 
     @property
@@ -212,7 +212,7 @@ class Parameterised(Node):
         raise NotImplementedError
 
     def rows_of(self, messages: Messages) -> Tensor:
-        """What `apply` is given."""
+        """Returns the input of `apply`."""
         if messages.payload is None:
             raise PayloadError("got a forward message without a payload")
         return messages.payload

@@ -34,7 +34,7 @@ class Weight(Parameterised):
         self.label = name
 
     def rows_of(self, messages: Messages) -> Tensor:
-        """What a message holds is of no interest; it may be empty."""
+        """The payload of a message is ignored; it may be empty."""
         return messages.payload if messages.payload is not None else torch.empty(messages.rows, 0)
 
     def shape_out(self, x: Tensor) -> Sequence[int]:

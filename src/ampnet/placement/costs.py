@@ -84,7 +84,7 @@ class Crossings(Generic[Key]):
         self.readers = [(key, made.crossing(names)) for key, names in readers.items()]
         self.making = 2 * made.bytes / COPIED if made.view else 0.0
         self.at: list[tuple[int, float]] = []
-        """What is counted now, for whoever keeps count."""
+        """The seconds of this flow by worker that are included in the caller's loads."""
 
     def between(self, where: _Where[Key]) -> list[tuple[int, float]]:
         """Seconds by worker for this placement. Each row is sent once to a worker, however many nodes read it there."""

@@ -1,10 +1,10 @@
 """Cut: share out units among workers, so that the busiest worker has as little as possible to do.
 
-    [1] start      stretches of about equal cost, in topological order; the largest first, each to whoever has least
+    [1] start      intervals of about equal cost, in topological order; the largest first, each to the least loaded
     [2] improve    move a unit, or a stretch of neighbours, or swap two, as long as that helps
     [3] exact      where there are few units and workers, all ways are tried instead
 
-What is made small is the load of the busiest worker (`Costs.loads`), then, of cuts that are as good, what crosses. A
+The objective is the load of the busiest worker (`Costs.loads`), then, among equal cuts, the rows that cross. A
 worker must not hold more bytes of parameters than ``limit``; units are parted only where they would not fit otherwise.
 """
 
@@ -194,8 +194,11 @@ class _Problem:
     # -- [3]
 
     def ways(self) -> float:
-        """The approximate number of cuts."""
-        return float(self.workers) ** (len(self.free) - (1 if self.same else 0))
+        """The approximate number of cuts; infinite where a float cannot hold it (99 workers and 200 nodes)."""
+        try:
+            return float(self.workers) ** (len(self.free) - (1 if self.same else 0))
+        except OverflowError:
+            return float("inf")
 
     def exact(self) -> list[int]:
         """The best of all cuts, by exhaustive search."""

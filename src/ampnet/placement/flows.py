@@ -104,7 +104,8 @@ class Flows:
         return {reader: size / max(1, sum(sizes.values())) for reader, size in sizes.items()}
 
     def share_out(self, seconds: dict[str, float]) -> None:
-        """The Linears of a choice are one operation, which is told as the first one's: each gets its part of it."""
+        """Distribute the one operation of the Linears of a choice, which is logged under the first, over all of
+        them."""
         for names, rows in self._chosen.items():
             whole, count = sum(seconds[name] for name in names), max(1, rows.total())
             for name in names:

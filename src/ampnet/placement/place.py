@@ -66,7 +66,7 @@ def known(graph: Graph, workers: int, affinity: Mapping[str, int]) -> dict[str, 
 
 
 def teams(graph: Graph, workers: int) -> tuple[int, int]:
-    """How many copies of the whole model there are, and how many workers each of them has to itself."""
+    """Returns the number of copies of the whole model, and the number of workers of each."""
     outside = set(graph.nodes) - set(graph.copies) - set(entrances(graph, graph.resolve()[0]))
     counts = {found.count for found in graph.copies.values() if found.by_instance}
     if outside or len(counts) != 1 or not all(found.by_instance for found in graph.copies.values()):

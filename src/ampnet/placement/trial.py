@@ -1,7 +1,7 @@
 """Trial: train a copy of a graph on a few instances in this process, in waves, and note what they cost.
 
     instances ──> [1] a pass to warm up: if something is wrong with them, costs are guessed; a run will name it
-                  [2] passes over them in another order each, until the time is over; the fastest one counts
+                  [2] passes over them in another order each, until the time is up; the fastest one counts
 
 A wave tells what it did (`Played`: seconds of every operation; `Updated`: of every update). What crosses between two
 nodes is read off its layout: the rows that each operation reads, and the operations that made them.
@@ -64,7 +64,7 @@ class Trial:
             return self._guess(f"the graph cannot be copied: {type(error).__name__}: {error}")
         meter = _Meter()
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore", EngineWarning)  # whoever trains the graph warns
+            warnings.simplefilter("ignore", EngineWarning)  # training the graph warns
             with Inline(copied, listeners=[meter], **self.settings) as runtime:
                 if runtime.player is None:
                     return self._guess(f"not played in waves: {runtime.engine.reason}")

@@ -121,7 +121,7 @@ class Ways:
         heavy = sorted((unit for unit in units if units[unit] > _HEAVY * each), key=lambda unit: -units[unit])
         tried: list[Mapping[tuple[str, ...], int]] = [{}]
         for some in (heavy[:1], heavy):
-            for most in (0, workers, workers + 1, 2 * workers, 2 * workers + 1):  # more of them can be shared out finer
+            for most in (0, workers, workers + 1, 2 * workers, 2 * workers + 1):  # more can be spread more evenly
                 wanted = {u: most or min(workers, max(2, ceil(units[u] / each))) for u in some}
                 if wanted not in tried and sum(wanted.values()) <= _COPIES * workers:
                     tried.append(wanted)
@@ -268,7 +268,7 @@ def _cleared(costs: Costs) -> Costs:
 
 
 def _settled(out: Costs, before: Costs) -> Costs:
-    """What is done beside grows with the number of operations."""
+    """Scale the overhead with the number of operations."""
     out.beside = before.each * sum(out.operations.values())
     out.units = [unit for unit in out.units if len(unit) > 1]
     return out

@@ -1,4 +1,4 @@
-"""Layout: the scores of several instances put together: where every row lies, and what is computed in which order.
+"""Layout: the combined scores of several instances: the position of every row, and the order of the operations.
 
     scores       rows of instance 7: (x, 0) (h, 0) (h, 1)     of instance 8: (x, 0) (h, 0)
     arena        [ x: 7 8 | h, round 0: 7 8 | h, round 1: 7 ]
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages, offsets_of, ranges
+from ampnet.nodes.lengths import Lengths
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.score import Score
@@ -64,7 +65,7 @@ class Bag:
         return self.turned
 
     def targets(self) -> Tensor:
-        """Which target each row is of."""
+        """The target of each row."""
         if self.owners is None:
             counts = self.offsets[1:] - self.offsets[:-1]
             self.owners = torch.repeat_interleave(counts, output_size=self.index.shape[0])
@@ -153,6 +154,7 @@ class Layout:
         self.kernels: dict[int, object] = {}
         """Of each site, where they are the same in every wave."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}
+        self._lengths: dict[bytes, Lengths] = {}
         self.digest = _digest(scores) if sites.parted else 0
         """Digest of rows and crossings: equal on all workers of the team, or their layouts differ."""
         self.numbers: Sequence[int] = ()
@@ -250,7 +252,7 @@ class Layout:
         self._link_cuts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
     def _read(self, arena: int, slot: int, first: int, last: int) -> Read:
-        """What a slot reads from one round to another."""
+        """Returns the rows that a slot reads from one round to another."""
         low, high = slot * self._rounds + first, slot * self._rounds + last + 1
         a, b = int(self._run_cuts[low]), int(self._run_cuts[high])
         c, d = int(self._link_cuts[low]), int(self._link_cuts[high])
@@ -405,10 +407,12 @@ class Layout:
         given = [s.labels[which] for s in self._scores if which in s.labels]
         return offsets_of(np.concatenate(given)) if given else None
 
-    def counts_of(self, op: Operation) -> Ints:
-        """``[ports, messages]``: the rows of each message that come to a module of whole messages."""
+    def lengths_of(self, op: Operation) -> list[Lengths]:
+        """For each port, the rows of each message that come to a module of whole messages. The same object for all
+        modules and ports whose messages have equal lengths."""
         which = (op.site.number, op.round)
-        return np.concatenate([s.labels[which] for s in self._scores if which in s.labels], axis=1)
+        counts = np.concatenate([s.labels[which] for s in self._scores if which in s.labels], axis=1)
+        return [self._lengths.setdefault(row.tobytes(), Lengths(row)) for row in counts]
 
     def _whole(self, site: Site, start: int, stop: int) -> None:
         last = self._rounds - 1

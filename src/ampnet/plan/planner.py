@@ -2,11 +2,11 @@
 
     [1] digest      instances of equal states and structure have one digest, and so one score
     [2] rehearse    those whose score is not known go through the graph on their states alone
-    [3] lay out     the scores of a wave are put together: arenas, operations, what each of them reads
+    [3] lay out     the scores of a wave are combined: arenas, operations, the rows that each of them reads
 
-A score holds for every instance of its digest, unless a node looks at the number of an instance: copies of nodes that
-are chosen by it look at its remainder by the number of copies, so that remainder is part of the digest; a function of a
-user's that looks at the number itself makes the whole number part of it; a node that sends by turns makes every score
+A score holds for every instance of its digest, unless a node reads the number of an instance: copies of nodes that are
+chosen by it read its remainder modulo the number of copies, so that remainder is part of the digest; a user's function
+that reads the number itself makes the whole number part of it; a node that sends by turns makes every score
 good for one time only.
 
 Where the same instances come together again (buckets, or data in the same order in every epoch), so does their layout:
@@ -251,7 +251,7 @@ class Planner:
         return (*self._digests(lot), *lot.kinds())
 
     def give_back(self, layout: Layout) -> None:
-        """A passage is over."""
+        """Called at the end of a passage."""
         layout.done()
         if not layout.key or not self._keeps:
             return

@@ -8,7 +8,7 @@ numbers that came in and gives new ones to what comes out:
     what leaves           payload [40, 41, 42]
 
 A loop is served round by round, every port taking all that waits, so an instance is always at the same node in the same
-round, whoever it is rehearsed with. That is why what is noted of one instance can be put together later with what was
+round, whatever it is rehearsed with. So the record of one instance can be combined later with what was
 noted of others (`ampnet.plan.score`).
 """
 

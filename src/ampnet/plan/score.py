@@ -1,4 +1,4 @@
-"""Score: what was noted of one instance, as columns of numbers, so that many can be put together without a loop.
+"""Score: the record of one instance's rehearsal, as columns of numbers, so that many are combined without a loop.
 
     blocks   (site, round, rows)                    the rows that are made, in order; they are numbered one by one
     runs     (slot, round, first row, rows)         neighbours that a slot reads, in the order of what is made of them
@@ -13,7 +13,7 @@ Views are seen through here: a link leads to the row that holds the numbers. And
 products of sums, this is where the sums, one for each Linear and target (**pairs**), become rows.
 
 Where nodes are parted over workers, rows that cross become rows of the crossing, in the order of the rows they are
-copies of. All of it is found out by every worker; a score keeps the part of one of them, and a digest of all.
+copies of. Every worker computes all of it; a score keeps the part of one of them, and a digest of all.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
     digests = [b""] * len(instances)
     away = solid[:0]
     if sites.parted:
-        paired = np.array([site.kind == "pairs" for site in sites.sites])[site_of]  # nobody else has those
+        paired = np.array([site.kind == "pairs" for site in sites.sites])[site_of]  # no other site has those
         digests = _digests(columns, site_of, round_of, np.where(paired, -1, owner), len(instances))
         here = np.array([site.here for site in sites.sites])[site_of[solid]]
         solid, away = solid[here], solid[~here]
@@ -364,7 +364,7 @@ _States = dict[tuple[int, int], tuple[tuple[str, ...], Ints, Ints]]
 def _messages(
     sites: Sites, rehearsal: Rehearsal, place: dict[int, int]
 ) -> tuple[list[_States], list[dict[tuple[int, int], Ints]], list[Column]]:
-    """By instance: states where they are looked at, rows of labels, and how many gradients come to each site."""
+    """By instance: states if they are read, rows of labels, and the number of gradients at each site."""
     states: list[_States] = [{} for _ in place]
     labels: list[dict[tuple[int, int], Ints]] = [{} for _ in place]
     found: list[Column] = [np.zeros((4, 0), dtype=np.int64)]

@@ -8,7 +8,7 @@ other sites, and all that can come to one port of it are kept in one **arena**: 
 
     arena of h    [ h0 | cell, round 0 | cell, round 1 | cell, round 2 ]
 
-Some nodes need not make rows at all, because whoever reads theirs can read the rows they are made of instead:
+Some nodes need not make rows at all, because their readers can read the rows they are made of instead:
 
     Concat, Split, Reduce("beside"), a slice    rows side by side, or some columns of a row: **views** of other rows
     Linear without bias, before a sum           W x + W y = W (x + y): the sum is made first, of fewer rows
@@ -86,11 +86,11 @@ class Site:
     component: int = 0
     """Which loop it is in; loops, and what is in none, are served in this order."""
     parts: list[Part] = field(default_factory=list)
-    """What each slot of the site reads."""
+    """The source of each slot of the site."""
     still: bool = False
     """Whether its rows depend on no parameter, so that their gradients are not needed."""
     views: list[Site | None] = field(default_factory=list)
-    """Of each of the rows that it reads (by port; of rows side by side, by place): the view by which it is read."""
+    """The view by which each row is read, by port and, for concatenated rows, by position."""
     terms: list[Site] = field(default_factory=list)
     """Of a mixture: the absorbed Linears."""
     pairs: list[Site] = field(default_factory=list)
@@ -427,7 +427,7 @@ class Sites:
         """The number of sites that write rows into each arena."""
         self.blocks = 0
         self.memo: dict[object, object] = {}
-        """Facts that kernels found about sites and that hold for every wave."""
+        """A cache for kernels: facts about sites that hold for every wave."""
         self.linked: set[int] = set()
         """Slots that read rows that are not contiguous."""
         self.slots: list[Site] = []
@@ -451,7 +451,7 @@ class Sites:
         self._make_columns()
 
     def _add_pairs(self, site: Site) -> None:
-        """The sums that the Linears of a mixture are applied to are rows too, in an arena of their own."""
+        """Add the sums that the Linears of a mixture are applied to: they are rows, too, in a separate arena."""
         for term in site.terms:
             arena = self.arenas if site.here else -1
             pairs = Site(len(self.sites), term.node, term.end, "pairs", site.worker, site.here, arena=arena)

@@ -1,4 +1,4 @@
-"""Where the time goes: for every node kernels, bookkeeping, waiting and copies; for every process all the rest.
+"""Profile: the time of every node in kernels, bookkeeping, waiting and copies; and the remaining time of every process.
 
     with ampnet.Inline(graph, update=update, max_active_keys=64) as runtime:
         print(table(profile(runtime, instances, seconds=4)))

@@ -1,8 +1,8 @@
 """Far: measuring inside of worker processes.
 
-A worker forks from the caller's process, so what is made before is there on both sides. Each has a **sheet**, a piece
-of shared memory: the caller writes an order on it (bare, timed, watched), the worker what it measured. A worker looks
-at its sheet when it is asked how it is, which happens at the end of every run and whenever somebody wants its counts:
+A worker forks from the caller's process, so objects made before exist on both sides. Each has a **sheet**, a block of
+shared memory: the caller writes an order to it (bare, timed, watched), the worker its measurements. A worker reads its
+sheet when it answers a query, at the end of every run and whenever its counts are requested:
 
     caller    order "timed", ask ──>            run ...            order "bare", ask ──>  read the sheets
     worker                     hooks in, answer  ...  works  ...        write, hooks out, answer
@@ -24,14 +24,14 @@ from ampnet.runtime.host import Host
 
 BARE, TIMED, WATCHED = "bare", "timed", "watched"
 ORDERS = (BARE, TIMED, WATCHED)
-"""What a stretch of a run can be."""
+"""The kinds of intervals of a run."""
 _SIZE = 16 << 20
 """Bytes of a sheet. Only what is written takes memory."""
 _HEAD = struct.Struct("qq")
 
 
 class Measuring:
-    """Hooks in one process, from now to `end`. ``put`` puts them in; ``base`` is all that has no section."""
+    """Hooks in one process, from now to `end`. ``put`` installs them; ``base`` is the time outside all sections."""
 
     def __init__(self, process: str, base: str, costs: Costs, order: str, put: Callable[[Hooks], None]) -> None:
         self.process = process
@@ -60,7 +60,7 @@ class Sheet:
 
     @property
     def order(self) -> str:
-        """What the worker is to do from its next answer on."""
+        """The worker's order, which it follows from its next answer on."""
         number, _ = _HEAD.unpack_from(self._memory)
         return ORDERS[number]
 
@@ -85,7 +85,7 @@ class Sheet:
 
 
 def attend(sheets: Sequence[Sheet], costs: Costs) -> Callable[[Host], None]:
-    """What a worker process does before it serves: look at its sheet from now on, whenever it answers."""
+    """Called in a worker process before it serves: read its sheet from now on, at every answer."""
 
     def begin(host: Host) -> None:
         sheet, answer = sheets[host.number], host._answer

@@ -1,6 +1,6 @@
 """Hooks: sections around what a runtime does, put in from outside for a stretch of a run and taken out again.
 
-A run that is not profiled has none of this, and no branch that asks for it. What gets a section depends on the engine
+A run that is not profiled has none of this, and no branch that checks for it. What gets a section depends on the engine
 that runs (`RunStats.engine`); it is always the engine that trains without hooks.
 
     waves       of each node      its operations forward and backward (what its weights' gradients take included), and
@@ -68,7 +68,7 @@ _UPDATES = ("flush", "pass_token", "tell_work")
 
 
 class Hooks:
-    """What was put in, until `undo`."""
+    """The installed hooks, until `undo`."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -231,7 +231,7 @@ class Hooks:
             self.steps_at_once(node.updater)
 
     def steps_at_once(self, updater: Updater) -> None:
-        """Where several nodes take one step, it is a step of none of them: a cell of its own."""
+        """A step that several nodes take together belongs to none of them: it has a separate cell."""
         meter, begin, stepper = self.meter, updater.begin_step, updater.stepper
         cell = meter.cell("", UPDATE)
         if stepper is None:
@@ -251,7 +251,7 @@ class Hooks:
         self.put(updater, "end_step", meter.more(cell, updater.end_step))
 
     def endpoint(self, endpoint: Endpoint) -> None:
-        """What a process sends and receives by."""
+        """Hook the endpoint of a process."""
         for name in ("send", "receive", "flush"):
             self.section(endpoint, name, self.meter.cell("", TRANSPORT))
         self.section(endpoint, "wait", self.meter.cell("", WAITING))

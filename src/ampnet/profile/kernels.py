@@ -1,6 +1,6 @@
 """Kernels: how much of a node's time is inside of torch operators.
 
-**Timed** stretches have clocks only, and say how long a call takes. **Watched** ones also look at every operator, and
+**Timed** intervals have clocks only, and measure how long a call takes. **Watched** ones also trace every operator, and
 say how long a call is in operators:
 
     timed      |─── kernels ───|── rest ──|                      what the clocks took is taken off, by calibration
@@ -31,11 +31,11 @@ class Watching:
     """How a watched stretch differs from a timed one."""
 
     slower: float
-    """How many times as long everything took, because the machine was busy; 1 on one that is not."""
+    """The slowdown by other load on the machine; 1 without any."""
     operator: float
     """Seconds it took to watch an operator."""
     least: float
-    """The same by calibration, where all that it needs is at hand."""
+    """The same by calibration, with all its data in the caches."""
 
 
 def kernels_of(timed: Cell, watched: Cell, watching: Watching) -> float:

@@ -34,9 +34,9 @@ from ampnet.state import States
 clock = time.perf_counter
 
 LOOP, CONTROLLER, TRANSPORT, WAITING = "loop", "controller", "transport", "waiting"
-"""What a process does besides: cells of no node."""
+"""The work of a process outside nodes: cells of no node."""
 FORWARD, BACKWARD, UPDATE, QUEUE = "forward", "backward", "update", "queue "
-"""What a node spends time on. Queues are named by direction: "queue forward"."""
+"""The kinds of work of a node. Queues are named by direction: "queue forward"."""
 REHEARSE, LAYOUT, PAYLOADS, CHECK = "rehearse", "layout", "payloads", "check"
 """Work for a wave outside nodes: before they compute, and before gradients are applied."""
 
@@ -92,7 +92,7 @@ class Cell:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Cell:
-        """What `plain` gave."""
+        """The result of `plain`."""
         cell = cls()
         for name in cls.__slots__:
             setattr(cell, name, data[name])
@@ -101,20 +101,20 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the measuring itself takes, in seconds. Found by `calibrate`."""
+    """The cost of the measurement itself, in seconds. Set by `calibrate`."""
 
     inside: float = 0.0
-    """Of a section, while its own cell is on the clock."""
+    """The cost of a section, while its own cell is timed."""
     outside: float = 0.0
-    """Of a section, while the cell around it is."""
+    """The cost of a section, while the enclosing cell is timed."""
     batch: float = 0.0
     """More of that, where messages and rows are counted."""
     push: float = 0.0
-    """Of noting when a batch joined a queue."""
+    """The cost of recording when a batch joined a queue."""
     operator: float = 0.0
-    """Of watching an operator."""
+    """The cost of watching an operator."""
     operator_inside: float = 0.0
-    """The part of it that falls between the two looks at the clock."""
+    """The part of it between the two readings of the clock."""
 
 
 class Meter:
@@ -245,7 +245,7 @@ class Watch(TorchDispatchMode):
 
 
 def calibrate() -> Costs:
-    """What sections and `Watch` take on this machine, now."""
+    """Measure the costs of sections and `Watch` on this machine, now."""
     one = Messages(torch.zeros(1, 1), States.of(instance=[0]))
     meter = Meter(LOOP, Costs())
     cell = meter.cell("", "calibration")
@@ -283,7 +283,7 @@ def _nothing(port: int, messages: Messages) -> None:
 def _each(function: Callable[[], Any], read: Callable[[], float] = float) -> tuple[float, float]:
     """Seconds of a call, and by how much it moves ``read``: of each the least mean of some rounds.
 
-    Other things are done between any two calls, as in a run: a call that follows upon itself finds all at hand.
+    Other work is done between any two calls, as in a run: an immediate repetition would find all data in the caches.
     """
     matrix = np.ones((96, 96), dtype=np.float32)
     best = least = float("inf")

@@ -1,4 +1,4 @@
-"""What a profile found: statistics of nodes and of processes, all frozen.
+"""The result of a profile: statistics of nodes and of processes, all frozen.
 
 Of nodes, calls and their times are those of the timed stretches, operators and copies those of the watched ones;
 `ampnet.profile.kernels` puts them together.
@@ -35,17 +35,17 @@ SEVERAL = "(several)"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a meter measured in one process, in one stretch."""
+    """The measurements of a meter in one process, in one interval."""
 
     process: str
     """The worker's name, "inline", or "controller"."""
     seconds: float
     """How long it measured."""
     cells: Mapping[Key, Cell]
-    """Where the time went."""
+    """The time by cell."""
 
     def plus(self, other: Record) -> Record:
-        """Of two stretches, as one."""
+        """Returns the sum of two intervals."""
         cells: dict[Key, Cell] = {}
         for given in (self.cells, other.cells):
             for key, cell in given.items():
@@ -86,7 +86,7 @@ class OperatorUse:
     """A torch operator at one node, in the watched stretch."""
 
     calls: int
-    """How often it was called."""
+    """The number of calls."""
     seconds: float
     """Time in it."""
     copied: int
@@ -98,7 +98,7 @@ class NodeProfile:
     """A node in one direction (or its updates), in one process. Of the timed stretch, where not said otherwise."""
 
     process: str
-    """Where it was."""
+    """Its process."""
     node: str
     """Its name; `SEVERAL` for updates that several nodes make in one step."""
     kind: str
@@ -117,13 +117,14 @@ class NodeProfile:
     kernels: float
     """Part of it inside of torch operators; 0 where the watched stretch had no call."""
     waited: float
-    """Seconds that messages waited in the node's queues, added up over messages. Those handed on at once did not."""
+    """Seconds that messages waited in the node's queues, added up over messages. Messages passed on at once did not
+    wait."""
     merging: float
-    """Seconds in which the worker took batches from these queues and put together what waited. Not in ``seconds``."""
+    """Seconds in which the worker took batches from these queues and merged them. Not in ``seconds``."""
     copied: float
     """Bytes written by torch operators that copy (cat, index_select, clone, ...) in the node; see ``merged``."""
     merged: float
-    """The same while batches were put together. Both are measured in the watched stretch, for as many calls."""
+    """The same while batches were merged. Both are measured in the watched interval, for as many calls."""
     operators: float
     """Torch operators of a call, in the watched stretch."""
     watched_calls: int
@@ -179,7 +180,7 @@ class ProcessProfile:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the time goes."""
+    """The profile of a run."""
 
     stretches: dict[str, Stretch]
     """"bare", "timed" and "watched"."""
@@ -188,11 +189,11 @@ class Profile:
     processes: tuple[ProcessProfile, ...]
     """In the order of their numbers, the controller last."""
     costs: Costs
-    """What clocks and watching take, by calibration."""
+    """The costs of clocks and watching, by calibration."""
     watching: Watching
-    """What watching did to this run."""
+    """The slowdown of this run by watching."""
     settings: dict[str, Any]
-    """Of the runtime."""
+    """The settings of the runtime."""
 
     @property
     def waves(self) -> bool:

@@ -3,7 +3,7 @@
     warm up      whatever is slow the first time
     bare         no hook: how fast it is
     timed        clocks at nodes, queues, waves, controller, transport: how long everything takes
-    watched      clocks, and every torch operator looked at: what part of it is kernels, and what is copied
+    watched      clocks, and a trace of every torch operator: the share of kernels, and the bytes copied
 
 All run the same instances, round and round, under the settings of the runtime, which trains as it would otherwise. The
 last three take turns, a few times, so that a machine that is slow for a while is slow for all of them.
@@ -26,13 +26,13 @@ from ampnet.runtime.runtime import Runtime
 
 _WARM_UP = 0.1
 _PARTS = {BARE: 0.2, TIMED: 0.35, WATCHED: 0.35}
-"""How the time is shared out."""
+"""The shares of the time."""
 _ROUNDS = 3
 """Of these."""
 
 
 def profile(runtime: Runtime, instances: Iterable[Instance], *, seconds: float = 4.0) -> Profile:
-    """Train on these instances, again and again for so many seconds, and say where the time goes.
+    """Train on these instances repeatedly for a number of seconds; returns where the time goes.
 
     Instances are made beforehand, so that making them does not count. The weights of the model are trained meanwhile.
     A `Processes` runtime must not have run yet: what measures in its workers has to be there when they are made.
@@ -113,7 +113,7 @@ class _Measure:
         return Measuring(process, CONTROLLER, self.costs, order, lambda hooks: hooks.runtime(self.runtime))
 
     def _tell(self, order: str) -> None:
-        """Write an order for all workers. They read it when they are asked for their counts."""
+        """Write an order for all workers. They read it when they answer the next query."""
         for sheet in self.sheets:
             sheet.order = order
         self.runtime.counts()

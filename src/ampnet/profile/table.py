@@ -25,7 +25,7 @@ _WAVES = ("rehearse", "layout", "payloads", "check")
 
 
 def table(profile: Profile, *, top: int | None = None, sort: str = "time") -> str:
-    """The table. ``top``: so many nodes at most; ``sort``: one of `SORTS`.
+    """Returns the table. ``top``: the maximal number of nodes; ``sort``: one of `SORTS`.
 
     ========= ==================================================================================================
     calls     batches handled in the timed stretch (operations of waves; updates made)
@@ -35,7 +35,7 @@ def table(profile: Profile, *, top: int | None = None, sort: str = "time") -> st
     watched   the same with operators watched, as measured: the more operators (ops), the more it is off
     merge     what taking the batch from its queue took, part of the worker's loop; not where all is played in waves
     waits     how long a message waited in the queue, on average; likewise
-    MB        copied by torch operators, in the node and when its batches were put together
+    MB        copied by torch operators, in the node and when its batches were merged
     us/inst   microseconds of the node for each instance
     share     part of the time of its process
     ========= ==================================================================================================

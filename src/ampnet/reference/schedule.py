@@ -11,7 +11,7 @@ smaller.
 * ``fifo``: the lane whose oldest message has waited longest.
 * ``random``: any lane, any number of its messages. For tests.
 
-How much of a lane is taken is a question of its own. At a node of matrix products a batch pays up to some number of
+How much of a lane is taken is a separate question. At a node of matrix products a batch pays up to some number of
 rows (`ENOUGH_ROWS`: on a CPU, about a hundred rows already run at full speed); beyond it, a larger batch only means
 that more instances are half done at the same time, and so more staleness. Such a node is handed no more than is
 enough, the oldest instances first: what does not gain from running side by side runs one after the other. Other nodes
@@ -63,7 +63,7 @@ class Lane:
         self.routes: tuple[Sequence[Route], Sequence[Route]] = ((), ())
         """Where the node's output ports lead (forward) and its input ports (backward); set by the worker."""
         self.number = 0
-        """Of the node among the worker's nodes; whether batches are told of. Both set by the worker."""
+        """The index of the node among the worker's nodes; whether batches emit events. Both set by the worker."""
         self.batches: list[Messages] = []
         self.arrivals: list[int] = []
         self.waiting = self.rows = 0

@@ -8,14 +8,14 @@ One turn of the worker:
     [3] the node handles them                     an exception becomes a NodeError with node, direction and states
     [4] a full counter updates the node           on the spot, without asking anybody (where instances are counted: when
                                                   they retire)
-    [5] what the node sends is delivered          to lanes of this worker, or handed to ``send`` for others
+    [5] what the node sends is delivered          to lanes of this worker, or passed to ``send`` for others
 
 A batch that has enough rows gains nothing by waiting for company. Where the schedule allows it (`sweep`), such a
 batch is handed on at once through the light nodes behind it, until it comes to a node of matrix products, a join that
 lacks the other half, or the controller. Smaller batches wait, except where there is next to nothing to do: a Cond going
 backward, a Phi going forward (`Node.passing`).
 
-Updates, and what replicas owe each other, are the affair of `ampnet.update.local`. It knows nodes, not processes.
+`ampnet.update.local` handles updates and the synchronisation of replicas. It knows nodes, not processes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Pass = Callable[[Token], None]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a worker has done so far."""
+    """The counts of a worker so far."""
 
     invocations: int
     """Batches handled."""
@@ -87,7 +87,8 @@ class Worker:
     ) -> None:
         """``send`` gets messages for the controller and for nodes hosted elsewhere, ``tell`` the reports of losses.
 
-        ``hand`` gets tokens for replicas hosted elsewhere; ``over`` hears that a group is equal after so many streams.
+        ``hand`` gets tokens for replicas hosted elsewhere; ``over`` is called with a group and the number of streams
+        after which it is equal.
         """
         self.name, self.max_batch, self.enough_rows, self.clock = name, max_batch, enough_rows, clock
         self._announce = announce if announce is not None else Announcer()
@@ -213,7 +214,7 @@ class Worker:
         lane.push(messages, self._arrival)
 
     def _has_room(self, lane: Lane, messages: Messages) -> bool:
-        """Whether a batch that is handed on breaks no limit of the node it comes to, as of now."""
+        """Whether a batch that is passed on breaks no current limit of its node."""
         if self.max_batch is not None and len(messages) > self.max_batch:
             return False
         if lane.trained is None:
@@ -319,12 +320,12 @@ class Worker:
         return out
 
     def waits(self) -> list[str]:
-        """Who waits for what, in words."""
+        """Returns what each node waits for, as text."""
         waits = [f"node '{name}': {line}" for name, node in self.nodes.items() for line in node.waits()]
         return waits + self.updates.waits()
 
     def abandon(self) -> None:
-        """Forget all that is in flight, and the gradients not yet applied, after an error. Weights stay as they are."""
+        """Drop everything in flight, and the gradients not yet applied, after an error. Weights are unchanged."""
         for lane in self.lanes:
             lane.clear()
         for node in self.nodes.values():

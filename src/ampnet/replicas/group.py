@@ -30,7 +30,7 @@ class Copy:
     of: str
     """The node that was replicated."""
     number: int
-    """Which of its replicas this is, from 0."""
+    """The index of this replica, from 0."""
     count: int
     """The number of replicas."""
     by_instance: bool
@@ -95,7 +95,7 @@ class Replicas:
                     weight.copy_(given)
 
     def average(self, updaters: Sequence[Updater]) -> None:
-        """Between runs, after one that was cut short: all take their mean. Where they are equal, nothing changes.
+        """Between runs, after an interrupted one: all take their mean. If they are equal, nothing changes.
 
         Where gradients are averaged, the first is the one that others follow.
         """
@@ -125,11 +125,11 @@ class Table:
     versions: Tensor
     """By member: how many updates it made. Each writes its own; their sum is the version of weights that are shared."""
     counts: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int64))
-    """How many gradients are in the sums."""
+    """The number of gradients in the sums."""
 
     @classmethod
     def of(cls, updater: Updater, sync: Sync, members: int) -> Table:
-        """A table for so many members like this one."""
+        """Returns a table for this number of members like this one."""
         sums = [] if sync.when == "shared" else [torch.zeros_like(w, dtype=sum_dtype(w)) for w in updater.weights]
         memory, steps = _remembered(updater) if sync.optimizer == "average" and sync.when != "gradients" else ([], [])
         having, versions = (torch.zeros(n, dtype=torch.int64) for n in (len(updater.weights), members))
@@ -201,7 +201,7 @@ class Table:
     # -- gradients
 
     def add_gradients(self, updater: Updater, first: bool) -> int:
-        """Put down the gradients of a member, which starts anew. Returns how many they are."""
+        """Store the gradients of a member, whose sums restart from zero. Returns their number."""
         for total, given in zip(self.sums, updater.sums, strict=True):
             total.copy_(given) if first else total.add_(given)
         if first:

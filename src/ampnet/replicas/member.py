@@ -5,12 +5,12 @@
                     └───────────────┘     the first makes the mean of them
     second round    1 ──> 2 ──> 3 ──┐     each takes the mean
                     ^               │
-                    └───────────────┘     the first may start anew
+                    └───────────────┘     the first may start again
 
 [1] The first replica starts, when its policy says so. [2] A replica keeps the token until it is ready: at once
-("ring"), when it has made its own updates ("updates"), when it has enough gradients ("gradients"), or when it has heard
-that the training stream is over (the synchronisation at its end, under every policy). [3] From giving until taking it
-goes on with its messages; an update that falls due meanwhile waits, and is made "late". So nobody ever stops for the
+("ring"), when it has made its own updates ("updates"), when it has enough gradients ("gradients"), or at the end of the
+training stream (the synchronisation at its end, under every policy). [3] From giving until taking it continues with its
+messages; an update that falls due meanwhile waits, and is made "late". So no replica ever stops for the
 others.
 """
 
@@ -28,17 +28,17 @@ from ampnet.update.updater import Applied
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What runs round a group."""
+    """The token that passes through all members of a group."""
 
     group: str
     to: int
     """The number of the member that it is for."""
     round: int
-    """Which synchronisation of the group this is, from 1."""
+    """The number of the group's synchronisation, from 1."""
     last: bool
     """Whether it is the one at the end of a training stream."""
     ended: int
-    """How many training streams had ended for the first member when it started."""
+    """The number of training streams that had ended for the first member when it started."""
     taking: bool = False
     """Whether it is on its second round."""
     digest: int = 0

@@ -1,14 +1,14 @@
-"""Replicate: copies of a node, of some nodes, or of a whole model, side by side in the graph.
+"""Replicate: parallel copies of a node, of some nodes, or of a whole model in the graph.
 
     ──> linear ──>        becomes        ──> Cond ──┬──> linear#1 ──┬── Phi ──>
                                                     ├──> linear#2 ──┤
                                                     └──> linear#3 ──┘
 
-Every edge into the copied part gets a Cond, which looks at a message's state to choose the copy; every edge out of it
+Every edge into the copied part gets a Cond, which chooses the copy by a message's state; every edge out of it
 gets a Phi, which remembers the copy for the gradient. Of a whole model nothing but its inputs are left in front: a
 message meets a Cond, then one copy of everything, losses included.
 
-How messages are shared out (``route``):
+The distribution of messages (``route``):
 
     "instance"       instance i to copy i modulo n. The default, and right for any part of a graph
     "position"       by the sum of all fields of the state: steps of one sequence go to different copies
@@ -252,7 +252,7 @@ class _Replication:
         if not isinstance(node, Parameterised):
             return copy.deepcopy(node)
         updater = node.updater
-        node.updater = Updater([])  # the copy gets one of its own
+        node.updater = Updater([])  # the copy gets its own
         try:
             twin = copy.deepcopy(node)
         finally:

@@ -1,8 +1,8 @@
-"""Sync: when and how the replicas of a node are made equal again.
+"""Sync: when and how the replicas of a node are synchronised.
 
 Each replica updates itself, so they drift apart. What brings them together has a name:
 
-    "epoch"      when a training stream is over, all take the mean of their weights (the paper)
+    "epoch"      at the end of a training stream, all take the mean of their weights (the paper)
     "updates"    likewise, and each time that every replica has made ``every`` updates of its own
     "ring"       likewise, and each time that the first has made ``every`` updates: a message then runs round the group
                  and takes along what each replica has at that moment (the paper's asynchronous trigger)

@@ -12,10 +12,11 @@ Every instance must have been played in a wave: a graph that falls back to messa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ampnet.instance import Stream
 from ampnet.lang import Compiled, Model, compile
@@ -47,21 +48,36 @@ def assert_compiled(
     """The compiled model must give the gradients, losses and predictions of the eager one. Returns the graph.
 
     ``instances`` holds the arguments of ``forward``, a tuple or a dict for each instance. ``graph`` is the compiled
-    model; without it, the model is compiled by its first instance. The model and its data should be in float64.
-    ``settings`` are those of `Inline`; the head of this file lists in which other ways the graph is run. With
-    ``waves=False`` there are only messages. Checks that nothing is left behind, in training and in inference.
+    model; without it, the model is compiled by its first instance, with every `nn.Dropout` off (masks are random). The
+    model and its data should be in float64. ``settings`` are those of `Inline`; the head of this file lists in which
+    other ways the graph is run. With ``waves=False`` there are only messages. Checks that nothing is left behind, in
+    training and in inference.
 
     Raises `AssertionError` naming what differs and in which way it was run, or why instances were not played in waves.
     """
-    graph = compile(model, *arguments_of(instances[0])) if graph is None else graph
-    want = model_gradients(model, instances)
-    for way in ways(settings):
-        try:
-            assert_close(compiled_gradients(graph, instances, **way), want, tolerance)
-            assert_judged(graph, model, instances, tolerance=tolerance, **way)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\nwith {', '.join(f'{k}={v!r}' for k, v in way.items())}") from error
+    with without_dropout(model):
+        graph = compile(model, *arguments_of(instances[0])) if graph is None else graph
+        want = model_gradients(model, instances)
+        for way in ways(settings):
+            try:
+                assert_close(compiled_gradients(graph, instances, **way), want, tolerance)
+                assert_judged(graph, model, instances, tolerance=tolerance, **way)
+            except AssertionError as error:
+                raise AssertionError(f"{error}\nwith {', '.join(f'{k}={v!r}' for k, v in way.items())}") from error
     return graph
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """A context in which every `nn.Dropout` of a model has p = 0: the masks of two runs are never equal."""
+    found = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
+    for module in found:
+        module.p = 0.0
+    try:
+        yield
+    finally:
+        for module, p in found.items():
+            module.p = p
 
 
 def ways(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -122,7 +122,7 @@ def graph_gradients(
 
 
 def _forget_sums(graph: Graph) -> None:
-    for node in graph.parameterised().values():  # replicas and tiles have sums of their own
+    for node in graph.parameterised().values():  # replicas and tiles have their own sums
         for total in node.updater.sums:
             total.zero_()
 

@@ -3,7 +3,7 @@
     worker 0   step ─ slices ─┐          a step of a random worker, or the delivery of the oldest slice between two
     worker 1   step <─────────┘          of them: any order that processes could have, repeatable
 
-Every worker has a copy of the graph of its own, as a process has. Nothing is shared, and nothing is waited for.
+Every worker has its own copy of the graph, as a process has. Nothing is shared, and nothing blocks.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Parted:
 
     def _carry(self, sender: int, to: int, given: Slice) -> None:
         if given.rows is not None:
-            given.rows = given.rows.clone()  # a process would have written them to memory of its own
+            given.rows = given.rows.clone()  # a process would have written them to its own memory
         self._ways.setdefault((sender, to), deque()).append(given)
 
     def run(self, waves: Sequence[Sequence[Instance]], train: bool = True, in_flight: int | None = None) -> None:
@@ -93,7 +93,7 @@ class Parted:
         began, before = self._waves, len(self.over)
 
         def ended() -> int:
-            """Waves that are over everywhere."""
+            """Returns the number of waves that have ended on all workers."""
             return sum(n == len(self.players) for n in Counter(wave for _, wave in self.over[before:]).values())
 
         with torch.no_grad():

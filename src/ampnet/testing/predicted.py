@@ -10,32 +10,20 @@ from torch import Tensor
 
 from ampnet.lang import Compiled, Model, compile
 from ampnet.lang.arguments import Signature, arguments_of
-from ampnet.lang.nest import leaves, rebuild
-from ampnet.lang.spaces import Many
 from ampnet.runtime.inline import Inline
 from ampnet.testing.oracle import TOLERANCE
 
 
 def eager(model: Model, sample: Any) -> Any:
-    """What ``forward`` returns for a sample, run in plain torch without dropout; families as `predict` gives them."""
+    """What ``forward`` returns for a sample, run in plain torch without dropout."""
     signature, training = Signature(model), model.training
     args, named = signature.call(signature.bind(arguments_of(sample), {}))
     model.eval()
     try:
         with torch.no_grad():
-            returned = model(*args, **named)
+            return model(*args, **named)
     finally:
         model.train(training)
-    return rebuild(returned, iter([_plain(leaf) for leaf in leaves(returned)]))
-
-
-def _plain(leaf: Any) -> Any:
-    if not isinstance(leaf, Many):
-        return leaf
-    values = [value for value in leaf.values if value is not None]
-    if values and isinstance(values[0], Tensor):
-        return torch.stack(values)
-    return [_plain(value) for value in values]
 
 
 def assert_predicts(

@@ -228,7 +228,7 @@ _HOW = st.sampled_from(["sum", "mean", "max"])
 
 def _nest(inner: st.SearchStrategy[Block]) -> st.SearchStrategy[Block]:
     programs = st.lists(inner, min_size=1, max_size=3)
-    flat = st.lists(_ROW_WISE, min_size=1, max_size=2)  # a loop in a loop would need a counter of its own
+    flat = st.lists(_ROW_WISE, min_size=1, max_size=2)  # a nested loop would need its own counter
     return st.one_of(
         st.tuples(st.just("branch"), programs, programs),
         st.tuples(st.just("choice"), programs, programs),

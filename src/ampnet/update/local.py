@@ -1,8 +1,8 @@
-"""Local updates: the nodes with parameters of one worker, when each of them updates, and what is told of it.
+"""Local updates: the nodes with parameters of one worker, the times of their updates, and the events of these.
 
 Both ways of playing a graph (`ampnet.wave`, `ampnet.reference`) count gradients and retired instances at their nodes
-and come here when a counter is full. An update is local: it asks no other node and waits for nobody. What the copies of
-one node owe each other is the affair of their `Member`s, whose tokens are handed on here, to members of this worker or
+and come here when a counter is full. An update is local: it depends on no other node and never waits. The copies of one
+node are synchronised by their `Member`s, whose tokens are passed on here, to members of this worker or
 to those of others.
 
     counter full ──> [1] update now               the node is by itself, or its replica may update by itself
@@ -34,7 +34,7 @@ _TOLD = 64
 
 @dataclass(slots=True)
 class _Work:
-    """What a node did since the last `Worked`."""
+    """The sums of a node since the last `Worked`."""
 
     lags: Counter[int] = field(default_factory=Counter)
     updates: int = 0
@@ -194,7 +194,7 @@ class LocalUpdates:
             node.updater.adding.settle()  # where weights are frozen
             node.updater.end_epoch()
 
-    # -- what is told
+    # -- events
 
     def _work_of(self, name: str) -> _Work:
         assert self._work is not None

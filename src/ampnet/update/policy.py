@@ -2,7 +2,7 @@
 
 A parameterised node adds up the gradients of the backward messages it gets. When ``min_update_frequency`` of them have
 come in, it divides the sum by their number, clips it if asked to, and lets its own `torch.optim` optimizer take a step.
-No other node takes part. What is counted has a name:
+No other node takes part. The unit of the count has a name:
 
 * ``count="messages"`` (the paper): a backward message at this node is one gradient. A sequence of nine tokens brings
   nine of them to the node inside the loop and one to the node behind it. Message by message, a batch is cut where the
@@ -12,7 +12,7 @@ No other node takes part. What is counted has a name:
   instances retired since the last update. With ``max_active_keys=1`` and a frequency of 1 this is minibatch training,
   the instance being the minibatch: equal to plain torch to rounding.
 
-What is left over at the end of an epoch is applied there, divided by its own count.
+Gradients left over at the end of an epoch are applied there, divided by their own count.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from ampnet.errors import a
 
 MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
 MakeSchedule = Callable[[Optimizer], LRScheduler]
@@ -55,6 +57,13 @@ class Update:
     """Which weights a backward uses: current ones, or those used in the forward (kept until no message needs them)."""
 
     def __post_init__(self) -> None:
+        given: Any = self.optimizer
+        if isinstance(given, Optimizer) or not callable(given):
+            kind = type(given).__name__
+            raise TypeError(
+                f"optimizer is a function that makes one, because each node has its own; got {a(kind)}: give "
+                f"partial(torch.optim.{kind if isinstance(given, Optimizer) else 'Adam'}, lr=...)"
+            )
         if self.min_update_frequency < 1:
             raise ValueError(f"min_update_frequency must be 1 or more, got {self.min_update_frequency}")
         for name, allowed in (

@@ -1,12 +1,12 @@
 """Sums: what the gradients of a node's parameters have added up to.
 
-After an update the sums hold what was applied. They are not set to zero there but marked, and whoever adds next writes
+After an update the sums hold what was applied. They are not set to zero there but marked, and the next addition writes
 instead of adding: the gradient of a weight matrix is then written once, not read and written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -43,6 +43,20 @@ class Sums(list[Tensor]):
         else:
             total.addmm_(g.t(), x)
 
+    def add_each(self, pieces: Sequence[Tensor | None]) -> None:
+        """``self[i] += pieces[i]`` for every parameter that has a piece."""
+        totals: tuple[list[Tensor], list[Tensor]] = [], []
+        given: tuple[list[Tensor], list[Tensor]] = [], []
+        for i, piece in enumerate(pieces):
+            if piece is not None:
+                old, self._old[i] = self._old[i], False
+                totals[old].append(super().__getitem__(i))
+                given[old].append(piece)
+        if given[False]:
+            torch._foreach_add_(totals[False], given[False])
+        if given[True]:
+            torch._foreach_copy_(totals[True], given[True])
+
     def forget(self) -> None:
         """Mark all sums as applied: the next addition starts from zero."""
         self._old = [True] * len(self)
@@ -54,7 +68,7 @@ class Sums(list[Tensor]):
                 self[i]  # starts from zero
 
     def zero(self) -> None:
-        """Start anew."""
+        """Restart from zero."""
         self._old = [False] * len(self)
         for total in self:
             total.zero_()

@@ -66,6 +66,8 @@ class Updater:
         """The number of updates of shared weights, by all replicas; None: ``version``."""
         self.touched: list[Tensor] | None = None
         """Rows of the first parameter that got a gradient, if the node records them; None: any row may have."""
+        self._partly = False
+        """Whether some of the parameters are frozen."""
         self._stash: dict[int, list[Tensor]] = {}
         self.direct: float | None = None
         """The factor of gradients that are added to the weights directly (see `go_direct`)."""
@@ -93,7 +95,7 @@ class Updater:
 
     @property
     def sums(self) -> Sums:
-        """The sum of each parameter's gradients, complete. To be asked for again after further messages."""
+        """Returns the complete sum of each parameter's gradients. Must be called again after further messages."""
         self.adding.settle()
         return self.adding
 
@@ -110,7 +112,9 @@ class Updater:
         if policy is None:
             return
         self.optimizer = policy.optimizer(trained)
-        self.stepper = stepper(self.optimizer) if len(trained) == len(self.parameters) else None
+        self.stepper = stepper(self.optimizer)
+        self._trained = [i for i, p in enumerate(self.parameters) if p.requires_grad]
+        self._partly = len(trained) < len(self.parameters)
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
 
     @property
@@ -156,6 +160,7 @@ class Updater:
             or self.counts_messages
             or self._touched
             or self.stashes
+            or self._partly
         ):
             return
         if instances < policy.min_update_frequency or self.waiting or self.together:
@@ -238,10 +243,10 @@ class Updater:
         assert self.policy is not None
         return max(self.counter, 1) if self.policy.average else 1
 
-    def begin_step(self) -> Sums:
+    def begin_step(self) -> Sequence[Tensor]:
         """Stash the weights if a passage holds them; returns the gradient sums for the step."""
         self._keep_version()
-        return self.sums
+        return self._of_trained(self.sums)
 
     def end_step(self) -> None:
         """Bookkeeping after the step: version, counter, sums."""
@@ -282,7 +287,7 @@ class Updater:
         assert optimizer is not None
         self._keep_version()
         if self.stepper is not None and self._is_plain(sums):
-            self.stepper.step(sums, count if policy.average else 1)
+            self.stepper.step(self._of_trained(sums), count if policy.average else 1)
             self._stepped()
             return
         if policy.average and count > 1:
@@ -299,6 +304,10 @@ class Updater:
             parameter.grad = None
         self._stepped()
 
+    def _of_trained(self, sums: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The sums of the parameters that are not frozen."""
+        return [sums[i] for i in self._trained] if self._partly else sums
+
     def _is_plain(self, sums: Sequence[Tensor]) -> bool:
         """Whether all sums are applied as they are."""
         policy = self.policy
@@ -309,7 +318,9 @@ class Updater:
     def _step_rows(self, count: int) -> bool:
         """One step of only those rows of a table that got a gradient, if the optimizer leaves the others unchanged."""
         policy, quick = self.policy, self.stepper
-        if not self.touched or quick is None or not quick.can_step_rows() or not self._is_plain(self.adding):
+        if not self.touched or self._partly or quick is None or not quick.can_step_rows():
+            return False
+        if not self._is_plain(self.adding):
             return False
         assert policy is not None
         self._keep_version()

@@ -1,10 +1,10 @@
 """Arena: rows of one width that several sites make and read, in one tensor, and their gradients in another.
 
     rows         [ input | cell, round 0 | cell, round 1 | ... ]      a round of a site is a slice
-    gradients    [       |               |               | ... ]      everybody who reads a row adds to its gradient
+    gradients    [       |               |               | ... ]      every reader of a row adds to its gradient
 
-Rows that are equal are kept once: what looks like so many rows may then be fewer, and ``inverse`` leads from the place
-where a row was expected to the row it is equal to.
+Equal rows are kept once: an arena may then have fewer rows than positions, and ``inverse`` maps each position to its
+row.
 
 Memory is taken from a `Pool` and used again in a later wave, so that in the long run nothing is allocated. A passage
 has a pool to itself.
@@ -130,8 +130,8 @@ class Arena:
         return self.grad
 
     def unwritten(self, start: int, stop: int) -> Tensor | None:
-        """The tensor of all gradients, to be written instead of added to, where rows from ``start`` to ``stop`` are all
-        there are and nobody else will add to them; else None."""
+        """Returns the tensor of all gradients, to be written instead of added to, if ``start`` to ``stop`` are all rows
+        and no other reader will add to them; else None."""
         if not self.sole or self.touched or start or stop != self.rows or self.inverse is not None:
             return None
         if self.grad is None:
@@ -148,7 +148,7 @@ class Read:
 
     def __init__(self, arena: Arena, start: int, stop: int, index: Tensor | None) -> None:
         self.arena, self.start, self.stop, self.index = arena, start, stop, index
-        """Of the first row; behind the last; None where they are neighbours."""
+        """The index of the first row; behind the last; None if they are adjacent."""
 
     def __len__(self) -> int:
         return self.stop - self.start if self.index is None else self.index.shape[0]
@@ -195,7 +195,7 @@ class Read:
             (into if columns is None else into[..., columns[0] : columns[1]]).add_(g)
             return
         if g.untyped_storage().data_ptr() == total.untyped_storage().data_ptr():
-            g = g.clone()  # a gradient that is handed on as it is, to rows of the same arena
+            g = g.clone()  # a gradient that is passed on unchanged, to rows of the same arena
         if columns is not None:
             total, places = in_columns(total, columns, places)
         total.index_add_(0, places, g.contiguous())

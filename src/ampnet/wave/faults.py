@@ -56,7 +56,7 @@ class Faults:
         if not self.skips:
             raise DataError(
                 f"input '{_input(lot, site)}' has a payload that is not finite at {states.take(bad[:1]).describe()}: "
-                f"it would make weights that are none. Remedy: mend the data, or Loss(..., on_nan='skip') to leave out "
+                f"the update would make weights NaN. Remedy: fix the data, or Loss(..., on_nan='skip') to leave out "
                 f"such instances and count them"
             )
         gone = set(owners[bad].tolist())
@@ -154,7 +154,7 @@ class Faults:
     def stop(self, passage: Passage, op: Operation) -> None:
         """If instances may be skipped: zero a gradient that is not finite at the row where it arrives."""
         out = passage.kernels[op.site.number].out
-        if out.grad is None or len(out.grad) != out.rows:  # nobody has a row of it to himself
+        if out.grad is None or len(out.grad) != out.rows:  # no message has a row of it to itself
             return
         g = out.grad[op.start : op.stop]
         if math.isfinite(float(g.sum())):
@@ -238,6 +238,6 @@ def _culprit(passage: Passage, op: Operation, states: States) -> States:
     try:
         reads = [kernel.rows(op, i) for i in range(len(op.reads))]
         x = torch.cat(reads, -1) if len(reads) > 1 else reads[0]
-    except Exception:  # rows that do not even go side by side
+    except Exception:  # rows that cannot be concatenated
         return states
     return culprit(node, Messages.trusted(x, states, None, passage.train)).states

@@ -1,7 +1,7 @@
 """Passage: one wave on its way through the nodes of a worker. All that belongs to the wave is here.
 
     payloads    what was pumped for it
-    layout      where its rows lie: it has arenas, and memory, to itself until it is over
+    layout      the positions of its rows: it has arenas, and memory, to itself until it ends
     kernels     how its sites compute, with what they keep for the backward
     pins        the version of each node's weights that it goes on to see, where it must not see later ones
     inbox       rows and gradients that came from other workers and were not used yet
@@ -144,7 +144,7 @@ class Passage:
         done = self.at / len(self.layout.operations)
         return 2 - done if self.backward else done
 
-    # -- what kernels ask for
+    # -- called by kernels
 
     def weights(self, node: Parameterised) -> list[Tensor]:
         """The weights that a node computes with: current ones, or the first version that this passage used."""

@@ -4,7 +4,7 @@
                     [2] play      the schedule names a passage, which plays its next operations
                     [3] collect   after the last backward of a site, the gradients of its weights, of all rows at once
                     [4] update    a node whose last site is collected counts, and updates if its counter is full:
-                                  locally, asking nobody, before any other passage plays another operation
+                                  locally, before any other passage plays another operation
                     [5] end       losses are reported, instances retire, memory is given back
 
 The operations of a passage are played in the order of its layout, then backward. Where nodes are parted over workers,
@@ -60,7 +60,7 @@ _SPARE = 4
 _LOOK = 8
 """Operations after which it is looked whether their events are wanted, where waves take turns."""
 _STRETCH = 6
-"""Operations between two looks at the mail, if nodes are parted over workers."""
+"""The number of operations between two receives, if nodes are split over workers."""
 
 
 class Player:
@@ -239,7 +239,7 @@ class Player:
         """Play operations of one passage: one; where waves are not to take turns, as many as can be. False if there is
         nothing to do.
 
-        ``most``: instances of a wave at most, if nothing else is said.
+        ``most``: the default maximal wave size.
         """
         if self.updates.pass_token():
             return True
@@ -397,7 +397,8 @@ class Player:
     # -- [4]
 
     def _count_messages(self, passage: Passage, site: Site) -> None:
-        """What was added to the sums of a node is counted at once: an update of another passage may apply it."""
+        """Count gradients as soon as they are added to the sums of a node: an update of another passage may apply
+        them."""
         messages = passage.layout.heard(site.number)
         if passage.skipped:
             messages -= passage.layout.heard_by(passage.skipped, [site.number])
@@ -475,7 +476,7 @@ class Player:
         self.updates.retired(len(passage.lot.numbers))
         self._over(passage.lot)
 
-    # -- what is told
+    # -- events
 
     def _trace(self, passage: Passage, op: Operation, direction: int, began: float, wanted: bool) -> None:
         if self._traced_passage is not passage:

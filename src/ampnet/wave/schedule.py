@@ -6,8 +6,8 @@ is to begin next:
     backward-first    gradients before activations, the oldest wave first (the paper's). In one process every operation
                       of the oldest wave can always run, so waves are played one after the other: staleness is 0. Where
                       nodes are parted over workers, a wave that no other worker waits for comes last
-    fifo              whoever has waited longest: waves take turns, operation by operation
-    sweep             whoever has the least of its operations behind it: waves move in step
+    fifo              the wave that has waited longest: waves take turns, operation by operation
+    sweep             the wave with the fewest operations played: waves advance in step
     random            any, drawn from the seed. For tests
 
 With updates frozen the order decides nothing (promise P3); otherwise it decides how stale gradients are.

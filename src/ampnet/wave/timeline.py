@@ -1,6 +1,6 @@
 """Timeline: what a passage did and when, where it is played as a whole: a clock for each operation, told in one event.
 
-What is the same in every wave of a layout (nodes, ports, rounds, rows, messages) is put together once and kept with it.
+Columns that are equal in every wave of a layout (nodes, ports, rounds, rows, messages) are built once and kept with it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Timeline:
 
 def told_of(passage: Passage, op: Operation, direction: int) -> list[tuple[Site, int, int]]:
     """(site, rows, messages) of those an operation is about: its site, the Linears of a choice, or those Linears of a
-    mixture that have anything to do in it. Rows that cross are told of where they are made."""
+    mixture that have anything to do in it. Rows that cross are logged where they are computed."""
     if op.crosses:
         return []
     layout, sites = passage.layout, op.trained or (op.site,)

@@ -1,7 +1,7 @@
-"""Passes: what is changed in a model's protos before they become nodes. None changes a gradient; each can be left out.
+"""Passes: transformations of a model's protos before they become nodes. None changes a gradient; each can be disabled.
 
-remove_dead     values that no loss depends on are not computed at all
-fuse_linear     an activation that follows a Linear is done in its node
+remove_dead     values that no loss depends on are not computed
+fuse_linear     an activation that follows a Linear is computed in its node
 fuse_loops      the control of a loop becomes one node
 fuse_rows       chains of row-wise operations become one node
 """

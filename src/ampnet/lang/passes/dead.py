@@ -1,4 +1,4 @@
-"""Dead branches: what no loss, or result, depends on is taken out, with all that leads to nothing else."""
+"""Dead branches: protos that no loss or result depends on are removed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ampnet.lang.trace import Proto
 
 
 def remove_dead(protos: Sequence[Proto]) -> list[Proto]:
-    """The protos that a loss, or a result, depends on."""
+    """Returns the protos that a loss or a result depends on."""
     live: set[int] = set()
     todo = [p for p in protos if p.is_loss or p.is_result]
     while todo:

@@ -1,5 +1,5 @@
-"""Linear and activation: ``relu(linear(x))`` is one node. The activation is done in place on the fresh product, and the
-way back needs the output only."""
+"""Linear and activation: ``relu(linear(x))`` becomes one node. The activation is computed in place on the new product;
+the backward pass needs the output only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ACTIVATIONS = ("relu", "tanh", "sigmoid")
 
 
 def fuse_linear(protos: Sequence[Proto]) -> list[Proto]:
-    """The protos, with activations taken into the Linear before them."""
+    """Returns the protos, with activations fused into the Linear before them."""
     used = uses(protos)
     sites: dict[int, list[Proto]] = {}
     for proto in protos:
@@ -37,7 +37,7 @@ def fuse_linear(protos: Sequence[Proto]) -> list[Proto]:
 
 
 def _activation(users: Sequence[tuple[Proto, int]]) -> Proto | None:
-    """The only user of a value, if it is an activation."""
+    """Returns the only user of a value if it is an activation, else None."""
     if len(users) != 1 or users[0][0].operation is None:
         return None
     proto = users[0][0]

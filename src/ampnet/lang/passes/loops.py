@@ -20,11 +20,11 @@ from ampnet.nodes.node import Node
 
 @dataclass(eq=False, slots=True)
 class Control:
-    """The protos by which a value goes round."""
+    """The control protos of one value that a loop carries."""
 
     axis: Axis
     enter: Proto | None
-    """None where the first round is pumped."""
+    """None if the first round is pumped."""
     phi: Proto
     test: Proto
     onward: Proto
@@ -32,14 +32,14 @@ class Control:
 
 
 def fuse_loops(protos: Sequence[Proto], loops: Sequence[Control]) -> list[Proto]:
-    """The protos, with the control of every loop as one."""
+    """Returns the protos, with the control of every loop as one."""
     out = list(protos)
     for control in loops:
         parts = [p for p in (control.enter, control.phi, control.test, control.onward, control.leave) if p is not None]
         here = [p for p in parts if any(p is other for other in out)]
         needed = [p for p in parts if p is not control.leave]
         if not all(any(p is other for other in here) for p in needed):
-            continue  # nobody uses what it gives
+            continue  # its outputs are not used
         used = uses(out)
         if len(used.get(id(control.phi.outputs[0]), [])) != 1:
             continue
@@ -48,7 +48,7 @@ def fuse_loops(protos: Sequence[Proto], loops: Sequence[Control]) -> list[Proto]
         done, again = control.leave.outputs[0], control.test.outputs[1]
         redirect(used.get(id(done), []), one.outputs[0])
         redirect(used.get(id(again), []), one.outputs[1])
-        one.inputs[1] = control.onward.inputs[0]  # a body that hands on what it is given has been redirected, too
+        one.inputs[1] = control.onward.inputs[0]  # redirected, too, if the body returns its argument
         at = next(i for i, p in enumerate(out) if p is control.phi)
         out = [p for p in (*out[:at], one, *out[at:]) if not any(p is part for part in parts)]
     return out

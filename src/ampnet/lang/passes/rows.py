@@ -1,7 +1,7 @@
-"""Chains of row-wise operations: an operation whose result only one other uses is done in that one's node.
+"""Chains of row-wise operations: an operation whose result has one user is computed in that user's node.
 
-Two are left apart where one is part of a loop and the other is not: what does not depend on the loop is better done for
-all rounds at once than again and again.
+Two operations are not fused if only one of them is in a loop: an operation that does not depend on the loop is computed
+once for all rounds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ampnet.nodes.program import Program, Ref
 
 
 def program_of(proto: Proto) -> Program:
-    """What a row-wise proto does, as a program: one input for each of its own."""
+    """Returns the operations of a row-wise proto as a program, with one input for each of the proto's."""
     if proto.program is None:
         assert proto.operation is not None
         proto.program = Program(len(proto.inputs))
@@ -25,7 +25,7 @@ def program_of(proto: Proto) -> Program:
 
 
 def fuse_rows(protos: Sequence[Proto]) -> list[Proto]:
-    """The protos, with chains of row-wise operations as one."""
+    """Returns the protos, with each chain of row-wise operations as one."""
     left = list(protos)
     loops = in_loops(left)
     while (pair := _next(left, loops)) is not None:
@@ -47,7 +47,7 @@ def _next(protos: Sequence[Proto], loops: dict[int, int]) -> tuple[Proto, Proto]
 
 
 def _fuse(first: Proto, second: Proto) -> None:
-    """Do the first in the second's node."""
+    """Compute the first in the second's node."""
     made = first.outputs[0]
     inputs: list[Value | None] = []
     for value in (*second.inputs, *first.inputs):

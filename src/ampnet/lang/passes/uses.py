@@ -1,4 +1,4 @@
-"""Uses: who uses what a proto gives, and which protos are in a loop together."""
+"""Uses: the users of each value, and the protos that are in a loop together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ampnet.lang.trace import Proto, Value
 
 
 def uses(protos: Sequence[Proto]) -> dict[int, list[tuple[Proto, int]]]:
-    """By the id of a value: the protos that use it, and on which port."""
+    """Returns, by the id of a value, its users: protos and input ports."""
     out: dict[int, list[tuple[Proto, int]]] = {}
     for proto in protos:
         for port, value in enumerate(proto.inputs):
@@ -19,19 +19,19 @@ def uses(protos: Sequence[Proto]) -> dict[int, list[tuple[Proto, int]]]:
 
 
 def redirect(users: Sequence[tuple[Proto, int]], new: Value) -> None:
-    """Let them use another value instead."""
+    """Replace the value that these ports use."""
     for proto, port in users:
         proto.inputs[port] = new
 
 
 def unused(wanted: str, taken: Container[str]) -> str:
-    """This name, or the first of it with a number that is not taken."""
+    """Returns this name if it is free, else the first free one with a number appended."""
     numbered = (f"{wanted}{n}" for n in itertools.count(2))
     return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
 
 
 def in_loops(protos: Sequence[Proto]) -> dict[int, int]:
-    """By the id of a proto that is in a loop: which (Tarjan's strongly connected components, those of several)."""
+    """Returns, by the id of a proto in a loop, the number of its loop (Tarjan's strongly connected components)."""
     before = {id(p): [v.proto for v in p.inputs if v is not None] for p in protos}
     index: dict[int, int] = {}
     low: dict[int, int] = {}
@@ -62,7 +62,7 @@ def in_loops(protos: Sequence[Proto]) -> dict[int, int]:
 
 
 def _close(proto: Proto, stack: list[Proto], on_stack: set[int], out: dict[int, int]) -> None:
-    """Take a finished component off the stack."""
+    """Pop a finished component off the stack."""
     members = []
     while True:
         member = stack.pop()

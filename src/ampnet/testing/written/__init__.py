@@ -4,6 +4,8 @@ A *program* is a list of blocks, each applied to one row of `WIDTH` numbers. A b
 or a tuple of a name, settings and inner programs:
 
     "linear" "other" "norm" "sequence" "prelu" "own" "bilinear"    modules, each shared by all blocks that use it
+    "twin" "scores" "shared"                                       modules with the weights of "linear", "few", "other"
+    "rnn" "best"                                                   an RNNCell; scores and an index, of one module
     "frozen" "partly" "known"                                      modules with parameters that are not trained
     "few" "many"                                                   embeddings with few and with many rows
     "scale" "shift" "beside"                                       bare parameters
@@ -25,12 +27,20 @@ or a tuple of a name, settings and inner programs:
     ("tree", reads, source, leaf, branch, use)                     binary trees, which read children in many ways
     ("bush", cell, leaf, branch, how, use)                         trees with any number of children, reduced
     ("graph", along, cell, step, rounds, how)                      messages along edges, then a step at every node
+    ("nested", cell, program, how)                                 for every word, over its letters
+    ("index", space, index, program)                               one element of a family
+    ("lookup", space, space, program, how)                         for every element, one of another space
+    ("spell", index, how)                                          one letter of every word
+    ("look", space, heads)                                         attention, with a query from outside
+    ("mix", space, causal, program, how)                           attention of all elements to all
+    ("whole", space, module, program, how)                         a module of sequences, taken whole (`MODULES`)
 
-A ``space`` is "tokens", "words", "tree", "bush" or "bonds". A ``cell`` says what one round does with the value that is
-carried along (`CELLS`), ``reads`` what a branch does with its two children (`READS`), ``source`` what a leaf starts
-with, ``use`` which results of a tree are used, ``how`` is a reduction. All are listed in `OPTIONS_OF`. ``index`` and
-``count`` pick one of the integers at hand: those of the instance, of the elements that the program is inside of, and of
-the rounds. Where a block would go through a space that the program is inside of already, it does nothing.
+A ``space`` is "tokens", "words", "tree", "bush", "bonds" or, inside of a word, its "letters". A ``cell`` says what one
+round does with the value that is carried along (`CELLS`), ``reads`` what a branch does with its two children (`READS`),
+``source`` what a leaf starts with, ``use`` which results of a tree are used, ``how`` is a reduction. All are listed in
+`OPTIONS_OF`. ``index`` and ``count`` pick one of the integers at hand: those of the instance, of the elements that the
+program is inside of, and of the rounds. Where a block would go through a space that the program is inside of already,
+it does nothing.
 
 Called with real tensors, the model runs in plain torch and is its own oracle. There is no dropout: its masks depend on
 the state of a message, which plain torch does not have.

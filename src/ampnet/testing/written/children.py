@@ -1,8 +1,8 @@
 """Children: the ways in which the branch of a binary tree reads its two children.
 
-leaf(model, h)                             what a leaf hands on
-branch(model, left, right, node, run)      what a branch hands on; ``run`` applies the inner program to a row
-out(carry)                                 the row of what a node handed on
+leaf(model, h)                             the result of a leaf
+branch(model, left, right, node, run)      the result of a branch; ``run`` applies the inner program to a row
+out(carry)                                 the row of a node's result
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Children(NamedTuple):
 
 
 def _rows(read: Callable[[Layers, Any, Any, Any], Any]) -> Children:
-    """Children that hand on a row each."""
+    """Children that return a row each."""
     return Children(lambda m, left, right, node, run: torch.tanh(run(read(m, left, right, node))))
 
 
@@ -46,7 +46,7 @@ def _kinds(m: Layers, left: Any, right: Any, node: Any) -> Any:
     return choose(node.kind, ways, left, right)
 
 
-# -- children that hand on two values each: (h, c)
+# -- children that return two values each: (h, c)
 
 
 def _lstm(m: Layers, left: Any, right: Any, node: Any, run: Run) -> Any:
@@ -129,5 +129,5 @@ READS: dict[str, Children] = {
     "number": _pairs(_number, lambda m, h: (h, torch.tanh(h.sum()))),
     "matrix": Children(_matrix, lambda m, h: torch.outer(h, m.other(h)), lambda carry: carry.sum(0)),
 }
-"""By name. Those from "lstm" to "number" hand on two values, of which a branch may leave some unread; "number" a row
+"""By name. Those from "lstm" to "number" return two values, of which a branch may leave some unread; "number" a row
 and a single number, "matrix" a square."""

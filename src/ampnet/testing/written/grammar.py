@@ -15,9 +15,10 @@ import numpy as np
 
 from ampnet.testing.written.cells import CELLS
 from ampnet.testing.written.children import READS
-from ampnet.testing.written.instances import LEAST, MOST, OPTIONS, Sizes, instance
+from ampnet.testing.written.instances import LEAST, MOST, OPTIONS, WIDTH, Sizes, instance
 from ampnet.testing.written.model import LOSSES, SOURCES, USES, Block, Program
 from ampnet.testing.written.rows import ROWS
+from ampnet.testing.written.sequences import GATHERED, MODULES, REDUCTIONS
 
 Number = Callable[[int, int], int]
 T = TypeVar("T")
@@ -40,8 +41,15 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "column": ("space", "how"),
     "attend": ("space", "softmax"),
     "tree": ("reads", "source", "program", "program", "use"),
-    "bush": ("cell", "program", "program", "how", "use"),
-    "graph": ("program", "cell", "program", "rounds", "how"),
+    "bush": ("cell", "program", "program", "gathered", "use"),
+    "graph": ("program", "cell", "program", "rounds", "gathered"),
+    "nested": ("cell", "program", "how"),
+    "index": ("space", "index", "program"),
+    "lookup": ("space", "space", "program", "how"),
+    "spell": ("index", "how"),
+    "look": ("space", "heads"),
+    "mix": ("space", "causal", "program", "how"),
+    "whole": ("space", "module", "program", "how"),
 }
 """The blocks that are tuples: what follows the name, each drawn by the method of `Writer` of that name."""
 
@@ -52,16 +60,20 @@ OPTIONS_OF: dict[str, tuple[Any, ...]] = {
     "reads": tuple(READS),
     "source": SOURCES,
     "use": USES,
-    "space": ("tokens", "words", "tree", "bush"),
-    "space_or_bonds": ("tokens", "words", "tree", "bush", "bonds"),
-    "how": ("sum", "mean", "max", "logsumexp"),
+    "space": ("tokens", "words", "tree", "bush", "letters"),
+    "space_or_bonds": ("tokens", "words", "tree", "bush", "letters", "bonds"),
+    "how": REDUCTIONS,
+    "gathered": GATHERED,
+    "heads": (1, WIDTH),
+    "causal": (False, True),
+    "module": tuple(MODULES),
     "softmax": ("sum", "max", "logsumexp"),
 }
 """Settings that are one of several."""
 
 _NESTED = tuple(name for name in BLOCKS if name != "loss")
-_DRAWN = (*_NESTED, *("tree",) * 4, "bush", "scan", "fold", "repeat", "attend")
-"""What is drawn from: some more often, for they have more settings."""
+_DRAWN = (*_NESTED, *("tree",) * 4, "bush", "scan", "fold", "repeat", "attend", "whole", "whole", "nested")
+"""The blocks to draw from: some occur more often, because they have more settings."""
 
 
 class Writer:

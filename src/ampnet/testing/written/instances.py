@@ -3,7 +3,8 @@
     x tokens words bonds tree bush kind steps word rare pick target label        the arguments of `WrittenModel`
 
 Elements have a row ``x``, an integer ``kind``, rows of the small and the large embedding, ``word`` and ``rare``, and a
-``label``; edges have the first two only. Inner nodes of ``tree`` have two children, those of ``bush`` one to three.
+``label``; edges have the first two only. Words have ``letters`` besides, a sequence for each. Inner nodes of ``tree``
+have two children, those of ``bush`` one to three.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def instance(rng: np.random.Generator, sizes: Sizes) -> tuple[Any, ...]:
         return {"x": rows(count), "kind": ints, "label": numbers(count, WIDTH), **looked_up}
 
     n, edges = sizes.tokens, sizes.edges
-    tokens, words = Seq(**columns(n)), Seq(**columns(sizes.words))
+    tokens = Seq(**columns(n))
+    spelt = [Seq(**columns(count)) for count in rng.integers(1, MOST.tokens + 1, sizes.words).tolist()]
+    words = Seq(**columns(sizes.words), letters=spelt)
     ends = rng.integers(0, n, (2, edges))
     bonds = Edges(tokens, ends[0], ends[1], x=rows(edges), kind=rng.integers(0, OPTIONS, edges))
     binary = random_tree(sizes.leaves, rng)

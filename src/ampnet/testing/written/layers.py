@@ -11,7 +11,7 @@ from ampnet.testing.written.instances import FEW, MANY, OPTIONS, WIDTH
 
 
 class Own(nn.Module):
-    """A module with a parameter of its own and a layer inside: it becomes one node."""
+    """A module with a parameter and a layer: it becomes one node."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,6 +20,30 @@ class Own(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         return torch.tanh(self.layer(h)) * self.size + h
+
+
+class Reader(nn.Module):
+    """A module of a sequence: a row for each element, and one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, xs: Tensor) -> tuple[Tensor, Tensor]:
+        seen = torch.tanh(xs * self.size).cumsum(0)
+        return seen, (seen * xs).mean(0)
+
+
+class Best(nn.Module):
+    """Scores, and which is the largest: an integer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.weight @ h
+        return scores, scores.argmax()
 
 
 class Layers(Model):
@@ -43,6 +67,14 @@ class Layers(Model):
             self.known = nn.Embedding(FEW, WIDTH)
             self.scale, self.begin = nn.Parameter(torch.randn(WIDTH)), nn.Parameter(torch.randn(WIDTH))
             self.shift = nn.Parameter(torch.randn(()))
+            self.gru = nn.GRU(WIDTH, WIDTH)
+            self.both_ways = nn.LSTM(WIDTH, WIDTH, num_layers=2, bidirectional=True)
+            self.heads = nn.MultiheadAttention(WIDTH, WIDTH)
+            self.encoder = nn.TransformerEncoderLayer(WIDTH, 1, 2 * WIDTH, dropout=0.0)
+            self.reader, self.best, self.rnn = Reader(), Best(), nn.RNNCell(WIDTH, WIDTH)
+            self.scores, self.twin, self.shared = nn.Linear(WIDTH, FEW), nn.Linear(WIDTH, WIDTH), Own()
+        self.scores.weight, self.twin.weight = self.few.weight, self.linear.weight  # tied
+        self.shared.layer.weight = self.other.weight
         self.frozen.requires_grad_(False)
         self.known.requires_grad_(False)
         self.partly.weight.requires_grad_(False)

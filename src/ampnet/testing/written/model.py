@@ -1,4 +1,4 @@
-"""WrittenModel: a program as a model. One method for each block that holds programs of its own."""
+"""WrittenModel: a program as a model. One method for each block that holds programs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ampnet.lang import Edges, Seq, Tree, choose, each, fold, fold_tree, loss, m
 from ampnet.testing.written.cells import CELLS, Cell
 from ampnet.testing.written.children import READS
 from ampnet.testing.written.instances import OPTIONS
-from ampnet.testing.written.layers import Layers
 from ampnet.testing.written.rows import ROWS, Around
+from ampnet.testing.written.sequences import REDUCTIONS, Sequences, gathered
 
 Block = str | tuple[Any, ...]
 Program = list[Block]
@@ -27,12 +27,12 @@ def quartic(prediction: Tensor, label: Tensor) -> Tensor:
 
 LOSSES: tuple[str, ...] = ("squared_error", "absolute_error", "cross_entropy", "quartic")
 SOURCES = ("x", "word", "both")
-"""What a leaf starts with: its row and the program's, an embedding, or an embedding times the program's row."""
+"""The initial value of a leaf: its row and the program's, an embedding, or an embedding times the program's row."""
 USES = ("both", "root", "states", "losses")
 """The results of a tree that are used: the root's, the mean of all nodes, both; or the root's, and a loss at each."""
 
 
-class WrittenModel(Layers):
+class WrittenModel(Sequences):
     """A program as a model, in float64. `example` has the arguments to compile it with."""
 
     def __init__(self, program: Program, seed: int = 0) -> None:
@@ -153,13 +153,13 @@ class WrittenModel(Layers):
         return lambda carry, e: cell.step(self, carry, e.x, self.runs(program, around.inside(space, e)))
 
     def do_fold(self, h: Any, around: Around, space: str, kind: str, program: Program) -> Any:
-        if space in around.spaces or (space == "bonds" and "tokens" in around.spaces):
+        if self.skips(around, space) or (space == "bonds" and "tokens" in around.spaces):
             return h
         cell = CELLS[kind]
         return cell.out(fold(self._step(around, space, cell, program), around.at[space], cell.start(self, h)))
 
     def do_scan(self, h: Any, around: Around, space: str, kind: str, program: Program, then: Program, how: Any) -> Any:
-        if space in around.spaces:
+        if self.skips(around, space):
             return h
         cell, elements = CELLS[kind], around.at[space]
         states, last = scan(self._step(around, space, cell, program), elements, cell.start(self, h))
@@ -168,7 +168,7 @@ class WrittenModel(Layers):
         return reduce(made, how) + cell.out(last)
 
     def do_stack(self, h: Any, around: Around, space: str, lower: str, upper: str, how: Any) -> Any:
-        if space in around.spaces:
+        if self.skips(around, space):
             return h
         first, second = CELLS[lower], CELLS[upper]
         states, _ = scan(self._step(around, space, first, []), around.at[space], first.start(self, h))
@@ -180,7 +180,7 @@ class WrittenModel(Layers):
     # -- every element
 
     def do_each(self, h: Any, around: Around, space: str, program: Program, how: Any) -> Any:
-        if space in around.spaces:
+        if self.skips(around, space):
             return h
         if space == "bonds":  # there may be none: they end at the tokens, of which there is at least one
             return self.do_graph(h, around, program, "gru", [], 1, how)
@@ -188,10 +188,10 @@ class WrittenModel(Layers):
         return reduce(made, how)
 
     def do_column(self, h: Any, around: Around, space: str, how: Any) -> Any:
-        return h if space in around.spaces else h * reduce(around.at[space].x, how)
+        return h if self.skips(around, space) else h * reduce(around.at[space].x, how)
 
     def do_attend(self, h: Any, around: Around, space: str, how: str) -> Any:
-        if space in around.spaces:
+        if self.skips(around, space):
             return h
         elements, query = around.at[space], self.query(h)
         scores = each(lambda e: (query * torch.tanh(self.key(e.x))).sum(-1, keepdim=True), elements)
@@ -237,13 +237,15 @@ class WrittenModel(Layers):
         made = fold_tree(
             around.at["bush"],
             at_leaf,
-            lambda children, node: self._step(around, "bush", cell, branch)(reduce(children, how), node),
+            lambda children, node: self._step(around, "bush", cell, branch)(
+                gathered(self, children, how, node.x), node
+            ),
             children="family",
         )
         return self._used(*made, cell.out, around, "bush", use)
 
     def _used(self, states: Any, root: Any, out: Callable[[Any], Any], around: Around, space: str, use: str) -> Any:
-        """What becomes of the results of a tree."""
+        """Combine the results of a tree."""
         rows = _rows(states, out)
         if use == "losses":
             each(lambda s, node: self._at_node(s, around.inside(space, node)), rows, around.at[space])
@@ -270,7 +272,13 @@ class WrittenModel(Layers):
 
         def one(carries: Any) -> Any:
             values = _rows(carries, cell.out)
-            arrived = messages(message, around.at["bonds"], values, to=values, reduction=how)
+            arrived = messages(
+                message,
+                around.at["bonds"],
+                values,
+                to=values,
+                reduction=how if how in REDUCTIONS else lambda family, target: gathered(self, family, how, target),
+            )
 
             def after(m: Any, token: Any, *parts: Any) -> Any:
                 carry = parts if isinstance(carries, tuple) else parts[0]
@@ -287,5 +295,5 @@ def _parts(states: Any) -> tuple[Any, ...]:
 
 
 def _rows(states: Any, out: Callable[[Any], Any]) -> Any:
-    """The rows of what every element handed on: one family of several."""
+    """Returns the rows that every element returned: one family of several."""
     return each(lambda *parts: out(parts if isinstance(states, tuple) else parts[0]), *_parts(states))

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from ampnet.testing.written.instances import WIDTH
 from ampnet.testing.written.layers import Layers
 
 
 @dataclass(frozen=True)
 class Around:
-    """What a program is inside of."""
+    """The scope of a program."""
 
     at: dict[str, Any]
     """The instance's spaces, and its row "x"."""
@@ -25,18 +26,25 @@ class Around:
     rare: Any
     target: Any
     label: Any
-    """What a loss is held against."""
+    """The target of a loss."""
     ints: tuple[Any, ...]
-    """Integers that the program may ask for."""
+    """Integers that the program may read."""
     spaces: frozenset[str] = frozenset()
     """Spaces whose elements are being gone through."""
 
     def inside(self, space: str, element: Any) -> Around:
         """At one element of a space."""
-        here = replace(self, x=element.x, ints=(*self.ints, element.kind, element.index), spaces=self.spaces | {space})
+        at = self.at | {"letters": element.letters} if space == "words" else self.at
+        spaces, ints = self.spaces | {space}, (*self.ints, element.kind, element.index)
+        here = replace(self, at=at, x=element.x, ints=ints, spaces=spaces)
         if space == "bonds":
             return here
         return replace(here, word=element.word, rare=element.rare, target=element.x, label=element.label)
+
+
+def _best(m: Layers, h: Any, around: Around) -> Any:
+    scores, largest = m.best(h)
+    return scores + m.few(largest)
 
 
 ROWS: dict[str, Callable[[Layers, Any, Around], Any]] = {
@@ -66,5 +74,10 @@ ROWS: dict[str, Callable[[Layers, Any, Around], Any]] = {
     "bilinear": lambda m, h, around: m.bilinear(h, around.x),
     "frozen": lambda m, h, around: m.frozen(h),
     "partly": lambda m, h, around: m.partly(h),
+    "scores": lambda m, h, around: m.scores(h)[:WIDTH],
+    "twin": lambda m, h, around: m.twin(h),
+    "shared": lambda m, h, around: m.shared(h),
+    "rnn": lambda m, h, around: m.rnn(around.x, h),
+    "best": _best,
 }
 """Row-wise blocks, by name."""

@@ -14,7 +14,7 @@ from ampnet.testing.written.model import Program
 
 @st.composite
 def written_programs(draw: st.DrawFn, nested: int = 4, deepest: int = 3) -> Program:
-    """Random programs with up to so many blocks that hold others, and so deep."""
+    """Random programs with a maximal number of nested blocks, and a maximal depth."""
     return Writer(lambda low, high: draw(st.integers(low, high)), nested, deepest).program(3)
 
 

@@ -1,6 +1,6 @@
 """Loss: judges all predictions of a wave at once, and begins the backward.
 
-In training nobody asks for the loss of one message, so a wave reports sums: one state (that of its last instance), the
+In training the loss of one message is not needed, so a wave reports sums: one state (that of its last instance), the
 mean loss over all rows, and how many there were. In inference every message is reported on.
 
 A loss that is not finite ends the run, named with its state, or is left out of the wave and counted (``on_nan``). With

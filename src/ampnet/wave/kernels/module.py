@@ -55,7 +55,8 @@ class ModuleKernel(Kernel):
         return self.node.taped(xs, weights, self._lengths(op), wanted)
 
     def _rows(self, op: Operation) -> list[Tensor]:
-        """What an operation reads, in memory of its own: an arena is written to later, and a tape keeps what it saw."""
+        """Returns a copy of the rows that an operation reads: an arena is written to later, and a tape keeps its
+        inputs."""
         rows = [self.rows(op, i) for i in range(len(op.reads))]
         shared = self.train
         return [x.clone() if shared and r.places() is None else x for x, r in zip(rows, op.reads, strict=True)]
@@ -64,7 +65,7 @@ class ModuleKernel(Kernel):
         if not self.node.body.grouped:
             return []
         if op.round not in self._known:
-            self._known[op.round] = [Lengths(counts) for counts in self.layout.counts_of(op)]
+            self._known[op.round] = self.layout.lengths_of(op)
         return self._known[op.round]
 
     def backward(self, op: Operation) -> None:
@@ -78,6 +79,4 @@ class ModuleKernel(Kernel):
         self._sums = [b if a is None else a if b is None else a + b for a, b in zip(self._sums, dw, strict=True)]
 
     def collect(self) -> None:
-        for i, piece in enumerate(self._sums):
-            if piece is not None:
-                self.passage.sums(self.node)[i].add_(piece)
+        self.passage.sums(self.node).add_each(self._sums)

@@ -1,7 +1,7 @@
 """Parts: the rows that a node reads, column by column: where they are, how they are brought together, and how gradients
 get back to them.
 
-A node's input row may come in **pieces** (rows side by side that were never put together), and a node may want it in
+A node's input row may come in **pieces** (adjacent rows that were never concatenated), and a node may want it in
 other **parts** (a GRU cell wants x and h apart). A part consists of sources: columns of a piece.
 
     pieces   [ a ........ ][ b .... ]        arenas where rows a and b lie

@@ -1,4 +1,4 @@
-"""Rows: any node that makes rows from rows by itself (`apply`, `gradient`, a program, columns put together or apart).
+"""Rows: any node that makes rows from rows by itself (`apply`, `gradient`, a program, concatenation, slices).
 
 The node's own functions are used, on all rows of an operation at once.
 """

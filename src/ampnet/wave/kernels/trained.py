@@ -393,6 +393,6 @@ def _descend(w: Sequence[Tensor], g: Tensor, x: Tensor, rate: float) -> None:
 
 
 def _largest(rows: Tensor) -> float:
-    """The largest absolute value; not a number where any of them is none."""
+    """Returns the largest absolute value; NaN if any value is NaN."""
     low, high = torch.aminmax(rows)
     return float(torch.maximum(-low, high))

@@ -1,0 +1,1 @@
+"""Models of `examples/gallery`, each beside its batched torch module: `bench.gallery.peers`."""
