@@ -201,7 +201,7 @@ class Padded(Body):
 
 
 _CALL = 3_000_000
-"""Multiplications that cost as much as a call of a layer, forward and backward (measured on a CPU, one core)."""
+"""Multiplications taken to cost as much as a call of a layer, forward and backward: a rough guess."""
 _LEAST = 8
 
 
