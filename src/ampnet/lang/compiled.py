@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ampnet.errors import DataError, ModelError
+from ampnet.errors import DataError, GraphError, ModelError
 from ampnet.graph import Graph
 from ampnet.instance import Feed, Instance
 from ampnet.lang import moves
@@ -241,7 +241,20 @@ class Compiled(Graph):
         self._structured = any(node.needs_structure for node in self.nodes.values())
         self._passes = {"dead": dead, "linear": linear, "loops": loops, "rows": rows}
         self._prediction: Prediction | None = None
+        self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self.notes = noted(self.origins)
+
+    def check_parameters(self) -> None:
+        now = dict(self.model.named_parameters(remove_duplicate=False))
+        replaced = [name for name, parameter in self._parameters.items() if now.get(name) is not parameter]
+        if replaced:
+            fault = (
+                f"parameter '{replaced[0]}' of {self.name} ({len(replaced)} of {len(self._parameters)} in all) was "
+                f"replaced by another object after the model was compiled: the graph would train the old one. Usual "
+                f"causes: load_state_dict(assign=True), a layer that was exchanged. Remedy: compile the model again, "
+                f"or load values into the parameters that are there"
+            )
+            raise GraphError([fault])
 
     def module(self) -> nn.ModuleDict:
         """Returns all parameters, by node. The model's own ``state_dict`` has them under the model's names."""

@@ -303,6 +303,7 @@ class Runtime:
             raise AmpnetError("run was called within a run of this runtime; give it all streams, or wait for its end")
         if self.graph.runtime is None or self.graph.runtime() is not self:
             raise GraphError(["another runtime was made on this graph since; its nodes work for that one now"])
+        self.graph.check_parameters()
         controller.on_end = on_end if on_end is not None else lambda stats: None
         due = time.monotonic() + turn_seconds
         tables = [group for group in self.graph.replicas.values() if group.table is not None]
