@@ -34,7 +34,7 @@ def test_the_defaults_are_those_of_the_code(name: str) -> None:
 
 
 def test_the_page_names_all_inputs() -> None:
-    asked = TEXT[TEXT.index("## Asking a model") :]
+    asked = TEXT[TEXT.index("## Predict") :]
     for workload in WORKLOADS.values():
         assert (f"| `{workload.name}` |" in asked) == bool(workload.input)
 
