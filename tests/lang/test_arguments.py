@@ -366,6 +366,6 @@ def test_a_model_of_pyg_that_takes_the_data_whole_is_told_how_to_write_it() -> N
             loss(data.x, data.y, "squared_error")
 
     with pytest.raises(
-        ModelError, match="converted to arguments by name.*Its forward takes: data. Write forward\\(self, nodes, edges, y\\)"
+        ModelError, match="to arguments by name.*Its forward takes: data. Write forward\\(self, nodes, edges, y\\)"
     ):
         compile(OnData(), molecule(2))
