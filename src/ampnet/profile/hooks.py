@@ -257,13 +257,17 @@ class Hooks:
         self.section(endpoint, "wait", self.meter.cell("", WAITING))
 
     def _update(self, cell: Cell, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """Counts where there was something to apply; its messages are the gradients."""
-        section = self.meter.section(cell, apply)
+        """Counts where there was something to apply; its messages are the gradients. Else the time is the caller's."""
+        meter, section = self.meter, self.meter.section(cell, apply)
 
         def timed(*args: Any) -> Any:
+            seconds, timers = cell.seconds, cell.timers
             applied = section(*args)
             if applied is None:
                 cell.calls -= 1
+                meter.now.seconds += cell.seconds - seconds
+                meter.now.timers += cell.timers - timers
+                cell.seconds, cell.timers = seconds, timers
             else:
                 cell.messages += applied.count
             return applied
