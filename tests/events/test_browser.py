@@ -218,7 +218,7 @@ def test_the_live_page_follows_a_run_to_its_end(tmp_path: Path) -> None:
     assert int(re.search(r'data-version="(\d+)"', text)[1]) > 4  # type: ignore[index]
     assert re.search(r'id="state" data-is="ended"><i></i><span>run ended</span>', text)
     assert "list &lt;b&gt;reduction</h1>" in text
-    assert 'class="box"' in text, "the last picture is kept, with what was computed when it was taken"
+    assert text.count('class="box"') > 5, "the last picture is kept"
     assert text.count('class="curves"') >= 3
     for name in ("learning", "timeline", "workers", "nodes", "staleness"):
         assert re.search(rf'<section id="{name}"><h2>', text), "shown"

@@ -233,6 +233,26 @@ def test_a_worker_is_as_busy_as_in_the_time_it_was_watched() -> None:
     assert record.totals.nodes["m"].updates.updates == 12
 
 
+def test_the_last_picture_is_not_the_rest_of_a_period() -> None:
+    """Once, a run that ended just after a period had begun was shown with the few operations of its last moment.
+
+    seconds    0         1         2
+    first      ..........uuuuuuuuuuu|               the period of 10 operations stays, and not the one at its end
+    second               (later)         uuu|       a run too short for a whole period: its own are shown
+    """
+    watching = Watch(100, 1.0, lambda: 9.0)
+
+    def run(begin: float, count: int, start: float) -> list[float]:
+        watching(Begin(begin, {}))
+        for k in range(count):
+            watching(Updated(start + k / 10, 0.05, "a", "n", 1, 1, "full", "messages", 1))
+        watching(Rest(start + count / 10, {}))
+        return [round(box.start, 3) for box in watching.record().boxes]
+
+    assert run(0.0, 11, 1.0) == [round(1 + k / 10, 3) for k in range(10)]
+    assert run(5.0, 3, 5.2) == [5.2, 5.3, 5.4]
+
+
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     watching = Watch(20, 1.0, lambda: 0.0)
     watching(Begin(0.0, {}))

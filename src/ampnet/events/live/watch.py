@@ -5,7 +5,8 @@
     a worker was watched here:   [  ]                                  its busy share is that of the watched time
 
 A period is a second (``every``). If all operations of a worker in a period were sampled, it was watched for the whole
-period; otherwise from its first to its last sampled operation. Staleness, losses and progress are of the whole run.
+period; otherwise from its first to its last sampled operation. Staleness, losses and progress are of the whole run. The
+end of a run cuts its last period short: the one before it stays in the chart if it has more.
 
 Events come from the training thread, queries from those of the server; a lock protects the data.
 """
@@ -44,6 +45,8 @@ class _Period:
     """By worker: the end of its last one."""
     cut: list[float] = field(default_factory=list)
     """The time when a worker's sample ended."""
+    begin: float | None = None
+    """The time when it began, or its run; known at its end."""
 
 
 class Watch:
@@ -121,8 +124,9 @@ class Watch:
     def _next(self, number: int, end: float | None = None) -> None:
         """Begin the next period."""
         over, every = self._coming, self.sampling.every
+        over.begin = max(over.number * every, self._began)
         for worker, limit in self._limits.items():
-            begin, until = max(over.number * every, self._began), self._until.get(worker, 0.0)
+            begin, until = over.begin, self._until.get(worker, 0.0)
             stop = (over.number + 1) * every if end is None else end
             last = over.last.get(worker, begin)
             if limit.spent and worker in over.first:
@@ -134,7 +138,8 @@ class Watch:
                 begin, stop = max(begin, until), max(stop, last)
             self._watched[worker] = self._watched.get(worker, 0.0) + max(0.0, stop - begin)
             self._until[worker] = stop
-        if over.boxes:
+        newer = over.number - self._kept.number > 1 or len(over.boxes) >= len(self._kept.boxes)
+        if over.boxes and (end is None or newer):
             self._kept = over
         self._coming = _Period(number)
 
@@ -161,7 +166,7 @@ class Watch:
     def _window(self, period: _Period, since: float) -> Window:
         """Returns the part of a period in which every worker was watched, as times of boxes."""
         every = self.sampling.every
-        begin = max(period.number * every, self._began)
+        begin = max(period.number * every, self._began) if period.begin is None else period.begin
         return Window(begin - since, min([(period.number + 1) * every, *period.cut]) - since)
 
     def _scaled(self, totals: Totals) -> Totals:
