@@ -115,6 +115,10 @@ class WorkerDied(AmpnetError):
         )
 
 
+class CheckpointError(AmpnetError):
+    """A checkpoint or model file is damaged, foreign, from a newer version, or does not fit; names the file."""
+
+
 class CallbackError(AmpnetError):
     """A callback of `ampnet.fit` raised an exception. Names the callback and its method; the run is ended."""
 
