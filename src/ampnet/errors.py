@@ -119,6 +119,18 @@ class CheckpointError(AmpnetError):
     """A checkpoint or model file is damaged, foreign, from a newer version, or does not fit; names the file."""
 
 
+class OutputError(AmpnetError, OSError):
+    """A file cannot be written: it is a folder or a device, its folder is missing, the disk is full; names the file."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is skipped. The message names it and the reason."""
+
+
 class CallbackError(AmpnetError):
     """A callback of `ampnet.fit` raised an exception. Names the callback and its method; the run is ended."""
 
@@ -127,12 +139,24 @@ class EngineWarning(UserWarning):
     """A graph cannot be played in waves and is run message by message, which is slower. The message says why."""
 
 
+class RestartWarning(UserWarning):
+    """A worker was lost; workers were started again, and training goes on."""
+
+
+class ClusterWarning(UserWarning):
+    """The number of workers of a cluster has changed: machines left or joined. The message says how many there are."""
+
+
 class SlowModuleWarning(UserWarning):
     """A module that is one node is computed one message at a time, which is slow. The message says why."""
 
 
 class NotFiniteWarning(UserWarning):
     """A prediction or a loss is not a finite number, in inference. The message says where."""
+
+
+class OutputWarning(UserWarning):
+    """A file that the user asked for could not be written to its end; the run goes on. The message names the file."""
 
 
 class TransportError(AmpnetError):

@@ -10,7 +10,9 @@ Each seed picks a model, the number of workers, a victim and a moment:
     fork         the same before it has done anything
     close        SIGKILL just before the runtime is closed
 
-25 seeds run by default, 1,000 with ``-m slow``.
+Then the same with workers that are started again: each instance is counted once, whatever the moment.
+
+25 seeds of each run by default, 1,000 with ``-m slow``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import warnings
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -29,7 +32,7 @@ from torch import Tensor
 
 from ampnet import Inline, Instance, Processes, Update
 from ampnet.data import generated
-from ampnet.errors import AmpnetError, WorkerDied
+from ampnet.errors import AmpnetError, RestartWarning, WorkerDied
 from ampnet.lang import Compiled, compile
 from ampnet.models import AdaptiveDepth, Mlp, PermutedLayers
 from ampnet.runtime.host import Host
@@ -100,8 +103,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(how: str, victim: int, when: int, patch: pytest.MonkeyPatch, runtime: Processes) -> None:
-    """Lay the trap, before the workers are forked."""
+def arm(how: str, victim: int, when: int, patch: pytest.MonkeyPatch, runtime: Processes) -> list[int]:
+    """Lay the trap, before the workers are forked. Returns the count down to it."""
     left = [when]
 
     def last() -> bool:
@@ -156,14 +159,28 @@ def arm(how: str, victim: int, when: int, patch: pytest.MonkeyPatch, runtime: Pr
         work = Workers._be_worker
 
         def begun(workers: Workers, number: int, pulse: Any) -> None:
-            if number == victim:
+            if number == victim and left[0] > 0:
                 die()
             work(workers, number, pulse)
 
         patch.setattr(Workers, "_be_worker", begun)
+    return left
 
 
-def one(seed: int, patch: pytest.MonkeyPatch) -> str:
+def disarm(runtime: Processes, left: list[int], patch: pytest.MonkeyPatch) -> None:
+    """Workers that are started again find no trap."""
+    hire, generations = runtime._hire, []
+
+    def hired() -> None:
+        generations.append(None)
+        if len(generations) > 1:
+            left[0] = -1
+        hire()
+
+    patch.setattr(runtime, "_hire", hired)
+
+
+def one(seed: int, patch: pytest.MonkeyPatch, restarts: int = 0) -> str:
     """One run; returns what came of it."""
     rng = np.random.default_rng(seed)
     how = HOW[seed % len(HOW)]
@@ -184,10 +201,13 @@ def one(seed: int, patch: pytest.MonkeyPatch) -> str:
         capacity=capacity,
         schedule=schedule,
         seed=seed,
+        max_restarts=restarts,
     )
-    arm(how, victim, when, patch, runtime)
+    disarm(runtime, arm(how, victim, when, patch, runtime), patch)
     death: WorkerDied | None = None
     with runtime:
+        if restarts:
+            return goes_on(of, runtime, how, victim, frozen)
         try:
             loss = runtime.train(of.instances).loss
             if frozen:
@@ -219,13 +239,46 @@ def one(seed: int, patch: pytest.MonkeyPatch) -> str:
     return "came through"
 
 
-def block(number: int) -> dict[str, int]:
+def goes_on(of: Case, runtime: Processes, how: str, victim: int, frozen: bool) -> str:
+    """A run whose workers are started again: every instance is counted, once, and the runtime can be used."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", RestartWarning)
+        trained = runtime.train(of.instances)
+        if how == "close":
+            os.kill(runtime.pids[victim], signal.SIGKILL)
+        judged = runtime.infer(of.instances)
+        assert not runtime.held()
+    timer = getattr(runtime, "timer", None)
+    if timer is not None:
+        timer.cancel()
+        timer.join()
+    assert trained.instances == judged.instances == len(of.instances)
+    assert trained.records == judged.records == sum(one.records for one in of.instances)
+    restarts = runtime.stats().restarts
+    assert len(told) == restarts
+    if frozen:
+        assert [trained.loss, judged.loss] == pytest.approx([of.loss] * 2, abs=1e-10)
+    else:
+        assert np.isfinite(trained.loss)
+        assert all(bool(p.isfinite().all()) for p in of.now().values())
+        if not restarts:
+            assert_close(of.now(), of.weights)
+    if how in ("fork", "close"):
+        assert restarts >= 1
+    if how == "never":
+        assert not restarts
+    for warning in told:
+        assert f"worker 'worker{victim}' was killed by signal 9" in str(warning.message)
+    return "started again" if restarts else "came through"
+
+
+def block(number: int, restarts: int = 0) -> dict[str, int]:
     kids, fds = children(), len(os.listdir("/proc/self/fd"))
     found: dict[str, int] = {}
     for seed in range(BLOCK * number, BLOCK * (number + 1)):
         with pytest.MonkeyPatch.context() as patch:
             try:
-                came = one(seed, patch)
+                came = one(seed, patch, restarts)
             except BaseException as error:
                 error.add_note(f"seed {seed}")
                 raise
@@ -241,3 +294,49 @@ def test_a_worker_killed_at_a_random_point(number: int) -> None:
     found = block(number)
     assert found["died"] >= 5
     assert found["came through"] >= 5
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 40))])
+def test_training_goes_on_after_a_kill_at_a_random_point(number: int) -> None:
+    found = block(number, restarts=2)
+    assert found["started again"] >= 5
+    assert found["came through"] >= 3  # those that nobody kills
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_kill_at_every_operation_of_three_waves(victim: int, frozen: bool) -> None:
+    """Two workers, six instances in waves of two; the victim dies after its 1st, 2nd, ... operation or slice."""
+    of, when, kids = case("mlp"), 0, children()
+    affinity = {name: i % 2 for i, name in enumerate(of.graph.nodes)}
+    while True:
+        when += 1
+        of.begin()
+        with pytest.MonkeyPatch.context() as patch:
+            runtime = Processes(
+                of.graph, workers=2, affinity=affinity, max_active_keys=4, wave_size=2, max_restarts=1,
+                update=None if frozen else Update(partial(torch.optim.Adam, lr=0.01), 2, "instances"),
+            )  # fmt: skip
+            disarm(runtime, arm("operation", victim, when, patch, runtime), patch)
+            with runtime:
+                came = goes_on(of, runtime, "operation", victim, frozen=frozen) if frozen else learns(of, runtime)
+        assert children() == kids, when
+        if came == "came through":
+            break
+    assert when > 10  # so many operations there are
+
+
+def learns(of: Case, runtime: Processes) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RestartWarning)
+        trained = runtime.train(of.instances)
+        assert not runtime.held()
+    assert trained.instances == len(of.instances)
+    assert all(bool(p.isfinite().all()) for p in of.now().values())
+    apart = [float((p - of.start[n]).abs().max()) for n, p in of.now().items()]
+    assert max(apart) < 0.01 * 2 * len(
+        of.instances
+    )  # Adam: at most its rate in each update; each instance at most twice
+    return "started again" if runtime.stats().restarts else "came through"

@@ -51,24 +51,32 @@ def _size(default: int, split: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class MnistSettings(Training):
+class Bucketed(Training):
+    """Workloads whose instances can hold several records."""
+
+    bucket: int = option(100, "{unit} per instance, computed as one batch; 1: single {unit}", "waves")
+
+    def in_flight(self) -> int:
+        """The number of instances that hold 400 records."""
+        return max(1, 400 // self.bucket)
+
+    def frequency(self) -> int:
+        """The number of instances that hold 100 records, or one message."""
+        return max(1, 100 // self.bucket) if self.count == "instances" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class MnistSettings(Bucketed):
     """The paper's: SGD with rate 0.1, batches of 100, four in flight."""
 
     epochs: int = 6
     learning_rate: float = 0.1
     optimizer: Optimizer = "sgd"
-    bucket: int = option(100, "{unit} per instance, computed as one batch; 1: single {unit}", "waves")
     layers: int = option(4, "number of layers; the last classifies, the others are as wide as an image")
-
-    def in_flight(self) -> int:
-        return max(1, 400 // self.bucket)
-
-    def frequency(self) -> int:
-        return max(1, 100 // self.bucket) if self.count == "instances" else 1
 
 
 @dataclass(frozen=True, slots=True)
-class ListReductionSettings(Training):
+class ListReductionSettings(Bucketed):
     """Ours: they reach 97 % in nine epochs."""
 
     bucket: int = option(100, "{unit} of one length per instance, computed as one batch; 1: single {unit}", "waves")
@@ -79,19 +87,13 @@ class ListReductionSettings(Training):
     decay: float = 0.7
     beta2: float = 0.99
 
-    def in_flight(self) -> int:
-        """The number of instances that hold 400 sequences."""
-        return max(1, 400 // self.bucket)
-
-    def frequency(self) -> int:
-        """The number of instances that hold 100 sequences, or one message."""
-        return max(1, 100 // self.bucket) if self.count == "instances" else 1
-
 
 @dataclass(frozen=True, slots=True)
 class SentimentSettings(Training):
     """The paper's settings; those that it does not name are from Tai et al. 2015."""
 
+    default_in_flight = 16
+    default_frequency = 50
     epochs: int = 10
     count: Literal["messages", "instances"] = "messages"
     update_after: Mapping[str, int] = field(default_factory=lambda: {"embedding": 1000})
@@ -108,17 +110,13 @@ class SentimentSettings(Training):
         "of glove300 and wordvec300 that is on this machine, else random",
     )
 
-    def in_flight(self) -> int:
-        return 16
-
-    def frequency(self) -> int:
-        return 50
-
 
 @dataclass(frozen=True, slots=True)
 class Babi15Settings(Training):
     """The paper's, and Adam."""
 
+    default_in_flight = 16
+    default_frequency = 2
     epochs: int = 20
     learning_rate: float = 0.01
     enough_rows: int | None = None
@@ -128,17 +126,13 @@ class Babi15Settings(Training):
     hidden: int = option(5, "width of a node's state")
     steps: int = option(2, "propagation steps")
 
-    def in_flight(self) -> int:
-        return 16
-
-    def frequency(self) -> int:
-        return 2
-
 
 @dataclass(frozen=True, slots=True)
 class Qm9Settings(Training):
     """The paper's, and Adam with clipped gradients and a rate that falls."""
 
+    default_in_flight = 16
+    default_frequency = 32
     epochs: int = 60
     target: float | None = option(
         None,
@@ -155,17 +149,13 @@ class Qm9Settings(Training):
         "squared", "error that training minimises; the validation's metric is the absolute error in any case"
     )
 
-    def in_flight(self) -> int:
-        return 16
-
-    def frequency(self) -> int:
-        return 32
-
 
 @dataclass(frozen=True, slots=True)
 class PermutedLayersSettings(Training):
     """Ours."""
 
+    default_in_flight = 100
+    default_frequency = 10
     epochs: int = 10
     learning_rate: float = 0.01
     decay: float = 0.8
@@ -174,29 +164,19 @@ class PermutedLayersSettings(Training):
     width: int = option(16, "numbers in a row, and width of every layer")
     layers: int = option(3, "number of layers; each row goes through all of them")
 
-    def in_flight(self) -> int:
-        return 100
-
-    def frequency(self) -> int:
-        return 10
-
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveDepthSettings(Training):
     """Ours."""
 
+    default_in_flight = 100
+    default_frequency = 20
     epochs: int = 10
     learning_rate: float = 0.01
     decay: float = 0.8
     train_size: int = _size(5_000, "training")
     valid_size: int = _size(1_000, "validation")
     hidden: int = option(64, "width of the repeated layer")
-
-    def in_flight(self) -> int:
-        return 100
-
-    def frequency(self) -> int:
-        return 20
 
 
 DESCRIBED: dict[str, Description[Any]] = {

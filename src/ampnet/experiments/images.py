@@ -8,6 +8,9 @@ is can be told by its border, which is paper: where it is light, light and dark 
 
 from __future__ import annotations
 
+import base64
+import warnings
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +18,17 @@ import torch
 
 from ampnet.errors import DataError
 
+FORMATS = ("PNG", "JPEG", "GIF", "BMP")
+"""The formats of images that are sent."""
+SIDE = 4096
+"""The maximal width and height of an image that is sent."""
 GREY = np.array([0.299, 0.587, 0.114])
 """Luminance weights of red, green and blue."""
 
 
-def grey(path: Path, side: int, invert: bool | None = None) -> np.ndarray:
+def grey(path: Path | BytesIO, side: int, invert: bool | None = None) -> np.ndarray:
     """The pixels [side, side] of an image file, 0 (paper) to 255 (ink). ``invert`` None: decided by the border."""
-    if not path.is_file():
+    if isinstance(path, Path) and not path.is_file():
         raise DataError(f"there is no file {path}; give an image, such as a PNG of one digit")
     image = _bright(path)
     border = np.concatenate((image[0], image[-1], image[:, 0], image[:, -1]))
@@ -30,16 +37,34 @@ def grey(path: Path, side: int, invert: bool | None = None) -> np.ndarray:
     return 255 * _resized(_square(image), side)
 
 
-def _bright(path: Path) -> np.ndarray:
+def sent(text: str) -> BytesIO:
+    """The image file that a text has in base64. Its size is checked before its pixels are decoded."""
+    from PIL import Image
+
+    try:
+        data = base64.b64decode(text, validate=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # also the one about very many pixels
+            with Image.open(BytesIO(data), formats=FORMATS) as image:
+                width, height = image.size
+    except (ValueError, OSError, SyntaxError, Warning, Image.DecompressionBombError) as error:
+        raise DataError(f"not an image file in base64 ({type(error).__name__})") from None
+    if max(width, height) > SIDE:
+        raise DataError(f"an image of {width} x {height} pixels; at most {SIDE} x {SIDE} are read")
+    return BytesIO(data)
+
+
+def _bright(path: Path | BytesIO) -> np.ndarray:
     """The brightness of each pixel, 0 to 1, on a white background."""
     from matplotlib.image import imread
 
+    name = path if isinstance(path, Path) else "image"
     try:
         got = np.asarray(imread(path))
     except (OSError, ValueError, SyntaxError) as error:  # what the readers of the many formats raise
-        raise DataError(f"{path}: not an image that can be read ({error})") from error
+        raise DataError(f"{name}: not an image that can be read ({error})") from error
     if got.ndim not in (2, 3) or 0 in got.shape:
-        raise DataError(f"{path}: not a picture: its array has shape {got.shape}")
+        raise DataError(f"{name}: not a picture: its array has shape {got.shape}")
     scale = float(np.iinfo(got.dtype).max) if got.dtype.kind in "iu" else 1.0
     image = got.astype(np.float64) / scale
     if image.ndim == 2:

@@ -10,17 +10,22 @@ epoch, at a fraction of what it takes to rehearse them as they come; worker proc
 So it is where each record is an instance, and where an epoch has the records of every other. Buckets are put together
 anew in each epoch and fresh records are fresh: those pass through. As many are kept as come first, up to
 ``settings.keep``; the others are made anew.
+
+On a cluster every machine makes them from its own copy of the data set (`KeptThere`); only their indices are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ampnet.data import Dataset, Split
 from ampnet.experiments.running import on_device
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Facts, Workload, ordered
+from ampnet.graph import Graph
 from ampnet.instance import Instance
 from ampnet.lang import Compiled
 
@@ -68,3 +73,43 @@ class Kept:
                 if self.room:
                     kept[place] = instance
             yield instance
+
+
+@dataclass(frozen=True, slots=True)
+class KeptThere:
+    """Makes the kept instances of a job on another machine, which has the data set itself."""
+
+    workload: str
+    settings: Training
+    facts: Facts
+    data_dir: Path | None
+    splits: tuple[str, ...]
+
+    def instances(self, graph: Graph) -> list[Instance]:
+        """Returns the instances of these splits, in the order of the records."""
+        from ampnet.experiments.catalog import WORKLOADS
+
+        assert isinstance(graph, Compiled)
+        workload = WORKLOADS[self.workload]
+        data = workload.load(self.settings, self.data_dir)
+        kept = Kept(workload, self.settings, data, self.facts, graph)
+        return [one for split in self.splits for one in kept.instances(split)]
+
+
+class KeptHere:
+    """The same, where the data set was read already. Pickled, it is a `KeptThere`."""
+
+    def __init__(self, kept: Kept, data_dir: Path | None, splits: Sequence[str]) -> None:
+        self._kept, self._splits = kept, tuple(filter(kept.holds, splits))
+        self._there = KeptThere(kept.workload.name, kept.settings, kept.facts, data_dir, self._splits)
+
+    def __reduce__(self) -> tuple[Callable[[KeptThere], KeptThere], tuple[KeptThere]]:
+        return _itself, (self._there,)
+
+    def instances(self, graph: Graph) -> list[Instance]:
+        """Returns the instances of these splits, in the order of the records."""
+        return [one for split in self._splits for one in self._kept.instances(split)]
+
+
+def _itself(there: KeptThere) -> KeptThere:
+    return there

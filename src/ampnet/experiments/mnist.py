@@ -17,7 +17,7 @@ from torch import Tensor
 from ampnet.data import Dataset, load, mnist
 from ampnet.experiments.described import DESCRIBED
 from ampnet.experiments.described import MnistSettings as Settings
-from ampnet.experiments.images import grey
+from ampnet.experiments.images import grey, sent
 from ampnet.experiments.workload import (
     Answer,
     Asking,
@@ -68,6 +68,14 @@ class Mnist(Workload[Settings]):
             Question((_row(grey(Path(path), mnist.SIDE, asking.invert).reshape(-1)), None), partial(_answer, path))
             for path in inputs
         ]
+
+    @property
+    def posted(self) -> str:
+        return "an image file in base64 (PNG, JPEG, GIF or BMP)"
+
+    def told(self, text: str, settings: Settings, facts: Facts) -> Question:
+        pixels = grey(sent(text), mnist.SIDE)
+        return Question((_row(pixels.reshape(-1)), None), partial(_answer, "image"))
 
 
 def _row(pixels: np.ndarray) -> Tensor:

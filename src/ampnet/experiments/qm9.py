@@ -7,10 +7,10 @@ The model predicts (dipole - mean) / deviation; errors are reported in units of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -29,6 +29,8 @@ WATER = Molecule(0, np.array([8, 1, 1]), np.zeros(3), np.array([(0, 1, 0), (0, 2
 
 class Dipoles(Workload[Settings]):
     """See the head of this file."""
+
+    fact_types: ClassVar[Mapping[str, Any]] = {"mean": float, "std": float}
 
     def load(self, settings: Settings, data_dir: Path | None = None) -> Molecules:
         data = load("qm9", data_dir)
@@ -55,6 +57,14 @@ class Dipoles(Workload[Settings]):
     def ask(self, inputs: Sequence[str], settings: Settings, facts: Facts, asking: Asking) -> list[Question]:
         return [_question(text, facts) for text in inputs]
 
+    @property
+    def posted(self) -> str:
+        return "the text of a mol file (V2000), or SMILES where RDKit is installed"
+
+    def told(self, text: str, settings: Settings, facts: Facts) -> Question:
+        molecule = of_molfile(text, "molecule") if "\n" in text else of_smiles(text)
+        return _asked("molecule" if "\n" in text else text, molecule, facts)
+
     def parted(self, text: str) -> list[str]:
         """A mol file, or SMILES, one a line."""
         return [text] if "V2000" in text or "V3000" in text else Workload.parted(self, text)
@@ -68,6 +78,10 @@ def _question(text: str, facts: Facts) -> Question:
         name, molecule = text, of_file(Path(text))
     else:
         name, molecule = text, of_smiles(text)
+    return _asked(name, molecule, facts)
+
+
+def _asked(name: str, molecule: Molecule, facts: Facts) -> Question:
     atoms, bonds, _ = qm9.arguments(molecule)
     return Question((atoms, bonds, None), partial(_answer, name, molecule, facts))
 

@@ -40,6 +40,7 @@ def make_graph(workload: Workload[Any], settings: Training, facts: Facts) -> Com
     graph, settings = workload.build(settings, facts), settings.complete()
     for name, count in settings.tile.items():
         tile(graph, name, count)
+    assert settings.sync is not None
     sync = Sync(settings.sync, settings.sync_every, settings.sync_optimizer)
     parts: list[tuple[Sequence[str] | None, int]] = []
     if isinstance(settings.replicate, Mapping):  # what is computed with a node is copied with it
@@ -52,9 +53,14 @@ def make_graph(workload: Workload[Any], settings: Training, facts: Facts) -> Com
 
 
 def make_runtime(
-    graph: Graph, settings: Training, listeners: Sequence[Listener] = (), hosts: Mapping[str, int] | None = None
+    graph: Graph,
+    settings: Training,
+    listeners: Sequence[Listener] = (),
+    hosts: Mapping[str, int] | None = None,
+    data: Any = None,
 ) -> Runtime:
-    """A runtime on a graph, under these settings. ``hosts``: the worker of each node, where that is known already."""
+    """A runtime on a graph, under these settings. ``hosts``: the worker of each node, where that is known already.
+    ``data``: the instances that every machine of a cluster makes itself (`MakesInstances`)."""
     settings = settings.complete()
     for loss in (node for node in graph.nodes.values() if isinstance(node, Loss)):
         loss.on_nan = settings.on_nan
@@ -70,7 +76,7 @@ def make_runtime(
         "precision": settings.precision,
     }
     assert settings.workers is not None
-    if settings.workers == 1:
+    if settings.workers == 1 and settings.cluster is None:
         limits: dict[str, Any] = {
             "max_batch": settings.max_batch,
             "enough_rows": settings.enough_rows,
@@ -79,15 +85,17 @@ def make_runtime(
         return Inline(graph, **common, **limits)
     if not settings.waves or settings.max_batch is not None:
         raise AmpnetError("worker processes play waves, and pass no messages: workers=1, or waves and no max_batch")
-    return Processes(
-        graph,
-        workers=len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers,
-        affinity=settings.affinity if hosts is None else hosts,
-        memory_per_worker=settings.memory_per_worker,
-        pin=settings.pin,
-        threads=settings.threads,
-        **common,
-    )
+    common |= {
+        "workers": len(os.sched_getaffinity(0)) if settings.workers == "auto" else settings.workers,
+        "affinity": settings.affinity if hosts is None else hosts,
+        "memory_per_worker": settings.memory_per_worker,
+        "threads": settings.threads,
+    }
+    if settings.cluster is not None:
+        from ampnet.runtime.cluster.runtime import Cluster
+
+        return Cluster(graph, address=settings.cluster, data=data, **common)
+    return Processes(graph, pin=settings.pin, **common)
 
 
 def make_judge(graph: Graph, settings: Training) -> Runtime:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ NO_VECTORS = (
 
 class Sentiment(Workload[Settings]):
     """See the head of this file."""
+
+    fact_types: ClassVar[Mapping[str, Any]] = {"vocabulary": list[str], "width": int}
 
     def load(self, settings: Settings, data_dir: Path | None = None) -> sst.Treebank:
         data = load("sst", data_dir)

@@ -13,8 +13,8 @@ Nothing here imports torch, so that help is quick.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 GROUPS = {
     "model": "model and data",
@@ -65,6 +65,9 @@ Optimizer = Literal["adam", "sgd", "momentum", "adagrad"]
 class Training:
     """The settings that all workloads share."""
 
+    default_in_flight: ClassVar[int] = 1
+    default_frequency: ClassVar[int] = 1
+
     epochs: int = option(12, "number of epochs; fewer if the target is reached earlier")
     target: float | None = option(
         None, "stop when the {metric} on the validation data is {beyond} this value", shown="{no_target}"
@@ -103,6 +106,14 @@ class Training:
         "auto for both, the faster combination",
         "workers",
         metavar="N|auto",
+    )
+    cluster: str | None = option(
+        None,
+        "train on worker processes of a Ray cluster, which may be on several machines (docs/cluster.md): its address, "
+        "HOST:PORT; auto: the cluster of this machine, and one that is started for the run if there is none",
+        "workers",
+        shown="processes of this machine",
+        metavar="auto|ADDRESS",
     )
     seed: int = option(0, "random seed of generated data, initial weights, data order and --schedule random", least=0)
     device: Literal["cpu", "cuda"] = option("cpu", "device of weights and computation")
@@ -231,12 +242,13 @@ class Training:
         "workers",
         shown="shortest; instance if --replicate is NODE=N",
     )
-    sync: Literal["epoch", "updates", "ring", "shared", "gradients"] = option(
-        "shared",
+    sync: Literal["epoch", "updates", "ring", "shared", "gradients"] | None = option(
+        None,
         "how replicas stay equal. shared: one set of weights in shared memory, updated by all; gradients: average "
         "every gradient; epoch, updates, ring: average the weights after every epoch, after --sync-every updates of "
         "every replica, or by a message that goes round",
         "workers",
+        shown="shared; updates with --cluster",
     )
     sync_every: int = option(100, "updates between two averages, for --sync updates and ring", "workers")
     sync_optimizer: Literal["average", "keep"] = option(
@@ -251,11 +263,11 @@ class Training:
 
     def in_flight(self) -> int:
         """Default number of instances in flight for each replica."""
-        return 1
+        return self.default_in_flight
 
     def frequency(self) -> int:
         """Default number of gradients in an update."""
-        return 1
+        return self.default_frequency
 
     def complete(self) -> Self:
         """The settings with every default filled in."""
@@ -277,4 +289,15 @@ class Training:
             max_active_keys=in_flight,
             min_update_frequency=frequency,
             route=self.route or ("instance" if single else "shortest"),
+            sync=self.sync or ("shared" if self.cluster is None else "updates"),
         )
+
+
+def option_of(settings: type[Training], name: str) -> Option:
+    """Returns the `Option` of a setting: the workload's own, or else that of `Training`."""
+    for base in settings.__mro__:
+        if is_dataclass(base):
+            of = {item.name: item.metadata.get("option") for item in fields(base)}
+            if isinstance(found := of.get(name), Option):
+                return found
+    raise LookupError(f"{settings.__name__}.{name} has no option(...)")

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -69,6 +69,9 @@ class Workload(Description[S], ABC):
     def of(cls, description: Description[Any]) -> Self:
         """The workload that is described."""
         return cls(**{item.name: getattr(description, item.name) for item in fields(description)})
+
+    fact_types: ClassVar[Mapping[str, Any]] = {}
+    """The types of the `facts`, by name. Facts from a file are checked against them."""
 
     # -- data
 
@@ -127,6 +130,18 @@ class Workload(Description[S], ABC):
     def ask(self, inputs: Sequence[str], settings: S, facts: Facts, asking: Asking) -> list[Question]:
         """The questions from the command line's inputs. A fault is a `DataError` with its position."""
         raise DataError(f"{self.name} has no input that a person could write: 'ampnet evaluate' measures such a model")
+
+    @property
+    def posted(self) -> str:
+        """The input that `told` takes, in half a sentence. Empty: none."""
+        return self.input
+
+    def told(self, text: str, settings: S, facts: Facts) -> Question:
+        """The question of a text that somebody sent. A file is its contents, and never a name of a file here."""
+        questions = self.ask([text], settings, facts, Asking())
+        if len(questions) != 1:
+            raise DataError(f"a text has one question; this one has {len(questions)}. It is {self.posted}")
+        return questions[0]
 
     def parted(self, text: str) -> list[str]:
         """Split a text from stdin into inputs: one a line."""

@@ -140,6 +140,19 @@ class Updater:
         self._went = False
         self.adding.zero()
 
+    @property
+    def pending(self) -> bool:
+        """Whether there are gradients that have not been applied."""
+        return self._touched
+
+    def set_pending(self, sums: Sequence[Tensor], rows: Tensor | None) -> None:
+        """Continue from these gradient sums. ``rows``: the rows of a table that they touch, if rows are recorded."""
+        for total, given in zip(self.adding, sums, strict=True):
+            total.copy_(given)
+        self._touched = True
+        if self.touched is not None and rows is not None:
+            self.touched.append(rows)
+
     def touch(self, rows: Tensor) -> None:
         """Record that these rows of a table got a gradient, if rows are recorded."""
         if self.touched is not None and self.policy is not None:

@@ -1,0 +1,97 @@
+"""Recovery: what a runtime does when one of its workers is lost.
+
+    worker 1 dies or stops answering
+      [1] the other workers end; what they had sent to one another is dropped with them
+      [2] new workers start. Weights are those in shared memory (in a cluster: those saved last). Optimizers begin with
+          the states saved last
+      [3] the instances in flight are computed again, under their old numbers. What was counted of them before is not
+          counted again: each instance of an epoch counts once
+
+States are saved in memory while a run goes on, without stopping it: every `EVERY` seconds, or less often if saving them
+takes long. Gradients that were not applied at the loss are dropped. The gradient of an instance in flight may reach a
+node twice: in an update just before the loss, and when the instance is computed again.
+
+After ``max_restarts`` losses the next one ends the run with `WorkerDied`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from ampnet.errors import WorkerDied
+from ampnet.reference.worker import Counts
+from ampnet.runtime.answers import Answers
+from ampnet.update.state import UpdaterState
+
+EVERY = 5.0
+"""Seconds between two times that the states of nodes are saved."""
+_SHARE = 0.01
+"""The largest part of the time that may pass while states are saved."""
+
+
+class Recovery:
+    """The losses of a runtime, and what is kept for the next one."""
+
+    def __init__(self, max_restarts: int) -> None:
+        if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 0:
+            raise ValueError(f"max_restarts must be a whole number, 0 or more; got {max_restarts!r}")
+        self.max_restarts, self.restarts, self.replayed = max_restarts, 0, 0
+        self.states: Mapping[str, UpdaterState] = {}
+        """The states saved last."""
+        self._earlier: list[Answers] = []
+        """The last answers of the workers of each earlier generation."""
+        self._began = self._due = time.monotonic() + EVERY
+
+    @property
+    def possible(self) -> bool:
+        """Whether workers may be started again."""
+        return self.restarts < self.max_restarts
+
+    # -- saving
+
+    def is_due(self) -> bool:
+        """Whether the states of nodes are to be saved now."""
+        return self.max_restarts > 0 and time.monotonic() >= self._due
+
+    def begin(self) -> None:
+        """Called when workers are asked for their states."""
+        self._began, self._due = time.monotonic(), float("inf")
+
+    def save(self, states: Mapping[str, UpdaterState]) -> None:
+        """Keep these states of all nodes."""
+        now, self.states = time.monotonic(), states
+        self._due = now + max(EVERY, (now - self._began) / _SHARE) if self._due == float("inf") else self._due
+
+    # -- a loss
+
+    def lose(self, worker: str, how: str, in_flight: int, answers: Answers) -> str:
+        """Count a loss; returns it in words. Raises `WorkerDied` if it was one too many. ``answers``: the last of the
+        workers."""
+        if not self.possible:
+            raise WorkerDied(worker, how if not self.max_restarts else f"{how}; {self._words()} before")
+        self.restarts += 1
+        self.replayed += in_flight
+        self._earlier.append(answers)
+        self._due = time.monotonic() + EVERY
+        again = f"{in_flight} instances in flight are computed again" if in_flight else "nothing was in flight"
+        return (
+            f"worker '{worker}' {how}. All workers were started again (restart {self.restarts} of at most "
+            f"{self.max_restarts}); {again}"
+        )
+
+    def _words(self) -> str:
+        return f"workers were started again {self.restarts} times"
+
+    # -- statistics over all generations of workers
+
+    def total(self, count: str) -> int:
+        """Returns the sum of a count over the workers of earlier generations, as far as known."""
+        return sum(answers.total(count) for answers in self._earlier)
+
+    def counts(self) -> Counts:
+        return Counts(self.total("operations"), self.total("messages"))
+
+    def busy(self, worker: int) -> float:
+        """Returns the seconds that this worker's predecessors computed, as far as known."""
+        return sum(float(answers[worker]["busy"]) for answers in self._earlier if worker in answers)
