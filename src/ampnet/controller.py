@@ -9,6 +9,12 @@ passing, an answer to each message in training, and in inference as many results
 
 Streams follow one another without a barrier (the next is pumped while the last instances of the one before are still
 in flight) unless ``barrier`` is set; with ``together`` they are pumped in turns.
+
+A run can be paused, for a checkpoint: nothing is pumped until nothing is in flight, a function is called at this
+*drained point*, and pumping goes on. `positions` says how far each open stream has come, at any time.
+
+    pumped       1 2 3 4 5 6 7 8 │ pause          │ 9 10 11 ...
+    in flight    └──── 4 ────┘  4 3 2 1 0 [call]   └── 4
 """
 
 from __future__ import annotations
@@ -18,59 +24,36 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
 import torch
 
-from ampnet.errors import AmpnetError, DataError, NotFiniteWarning, PairingError, WorkerDied
+from ampnet.errors import AmpnetError, DataError, NotFiniteWarning, PairingError
 from ampnet.events.log import Announcer, Epoch, PortStates, Pump, Retire, Return
 from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
 from ampnet.nodes.node import Report
 from ampnet.numbers import Numbers
-from ampnet.reuse import BufferWatch
+from ampnet.opened import Opened
+from ampnet.position import Position
 from ampnet.state import Column, Ints
 from ampnet.structure import Structure
-from ampnet.tally import Tally, part_of
-
-
-@dataclass(slots=True, eq=False)
-class _Open:
-    """A stream that has begun and not ended."""
-
-    stream: Stream
-    source: Iterator[Instance]
-    number: int
-    """Its number within the run; unique, also if one `Stream` is given twice."""
-    watch: BufferWatch | None
-    """None if the instances are in a list: no loader can overwrite one then."""
-    ahead: Instance | None = None
-    """The next instance; None after the last one."""
-    pumped: int = 0
-    retired: int = 0
-    records: int = 0
-    began: float | None = None
-    """The time when its first instance was pumped."""
-    tally: Tally = field(kw_only=True)
-    cut: bool = False
-    """Whether data remained when the run was stopped."""
-    numbers: list[int] = field(default_factory=list)
-    """The numbers of its instances, in inference."""
-    warned: bool = False
-    """Whether the warning about a prediction that is not finite was given."""
+from ampnet.tally import part_of
+from ampnet.told import Told
 
 
 @dataclass(slots=True, eq=False)
 class _InFlight:
-    stream: _Open
+    stream: Opened
     position: int
     records: int
     due: int
     """Outstanding answers (training, with message passing) or results (inference)."""
     playing: int
     """Workers that have not played all of it yet."""
+    instance: Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +114,26 @@ class Controller:
         self._post, self._shelve, self._retire, self._forget, self._flush = post, shelve, retire, forget, flush
         self.teams = 1
         """The number of teams: instance i belongs to team i modulo this; a batch belongs to one team."""
-        self._numbers, self._losses = Numbers(moduli), dict(losses or {})
+        self.numbers, self._losses = Numbers(moduli), dict(losses or {})
         self.skips = False
         """Whether losses skip messages that are not finite; set by the runtime."""
         self.holding = False
         """Set by the runtime while replicas are synchronised at a stream's end: nothing is pumped (see `release`)."""
-        self._held: list[_Open] = []
+        self._told = Told()
+        self._held: list[Opened] = []
         self._in_flight: dict[int, _InFlight] = {}
         self._coming: Iterator[Stream] = iter(())
-        self._open: list[_Open] = []
-        self._draining: list[_Open] = []
+        self._open: list[Opened] = []
+        self._draining: list[Opened] = []
         self._together = self._barrier = False
         self.stopping = False
         """Whether `stop` was called; reset at the start of a run."""
-        self._last: _Open | None = None
+        self._last: Opened | None = None
         self._streams = 0
+        self._at_pause: tuple[Callable[[], None], bool] | None = None
+        """The function to call at the next pause, and whether nothing may be in flight then."""
+        self._pause_after: tuple[int, Callable[[], None], bool] | None = None
+        """The number of training instances until the next pause; otherwise likewise."""
         self.sending = 0
         """The number, in this run, of the stream whose instances are staged or posted now."""
         self.finished: list[StreamStats] = []
@@ -167,7 +155,8 @@ class Controller:
     def share_out(self, copies: int, together: int) -> None:
         """Before anything is pumped: number instances so that ``together`` of them in a row go to the same one of
         ``copies`` copies, the one with the fewest in flight."""
-        self._numbers = Numbers([copies], together)
+        state, self.numbers = self.numbers.state(), Numbers([copies], together)
+        self.numbers.restore(state)
 
     def stop(self) -> None:
         """Stop pumping; instances in flight still complete. May be called from anywhere, also from a loader."""
@@ -199,11 +188,9 @@ class Controller:
     def _open_next(self) -> bool:
         """Open the next stream that has an instance; peek one instance ahead."""
         for stream in iter(lambda: next(self._coming, None), None):
-            listed = isinstance(stream.instances, list | tuple)
-            watch = None if listed else BufferWatch(stream.name)
-            opened = _Open(stream, iter(stream.instances), self._streams, watch, tally=Tally(self._losses))
+            opened = Opened.of(stream, self._streams, self._losses)
             self._streams += 1
-            self._peek(opened)
+            opened.peek(self._read)
             if opened.ahead is None:
                 self._end(opened)
                 continue
@@ -211,47 +198,23 @@ class Controller:
             return True
         return False
 
-    def _peek(self, opened: _Open) -> None:
-        """Read the next instance; only StopIteration is the end of the data."""
-        name = f"stream '{opened.stream.name}'"
-        opened.ahead = None
-        try:
-            instance = self._read(opened.source)
-        except StopIteration:
-            return
-        except WorkerDied:  # during the call of the loader
-            raise
-        except AmpnetError as error:
-            raise DataError(f"{name}, instance {opened.pumped + 1}: {error}") from error
-        except Exception as error:
-            raise DataError(
-                f"{name}: the loader failed at instance {opened.pumped + 1}: {type(error).__name__}: {error}"
-            ) from error
-        if instance is None:
-            raise DataError(
-                f"instance {opened.pumped + 1} of {name} is None; a loader must yield Instance objects, and ends by "
-                f"returning. Usual cause: a function of an example that returns nothing: filter such examples out"
-            )
-        if not isinstance(instance, Instance):
-            raise DataError(f"{name}, instance {opened.pumped + 1}: expected an Instance, got {instance!r}")
-        if opened.watch is not None:
-            opened.watch.read(instance, opened.pumped)
-        opened.ahead = instance
-
     def pump(self) -> None:
         """[1] Fill every free place, as long as there is data."""
         if self.stopping:
             self._stop_now()
-        while self._open and len(self._in_flight) < self.max_active_keys and not self.holding:
+        self._call_if_drained()
+        if self.stopping:  # by the function called
+            self._stop_now()
+        while self._open and len(self._in_flight) < self.max_active_keys and not self.holding and not self.pausing:
             opened = self._open[0]
             batch: dict[int, Instance] = {}
             positions: dict[int, int] = {}
             most = 1 if self._together and len(self._open) > 1 else self.free
+            if opened.stream.train and self._pause_after is not None:
+                most = min(most, self._pause_after[0])
             while len(batch) < most and opened.ahead is not None:
-                number = self._numbers.take()
-                batch[number], positions[number] = opened.ahead, opened.pumped
-                opened.pumped += 1
-                self._peek(opened)
+                number = self.numbers.take()
+                positions[number], batch[number] = opened.take(self._read)
             if opened.ahead is None:
                 self._open.pop(0)
                 self._draining.append(opened)
@@ -259,10 +222,58 @@ class Controller:
                 self._open.append(self._open.pop(0))
             if not self._open and not self._barrier:
                 self._open_next()
+            if opened.stream.train:
+                self._count_down(len(batch))
             for part in self._apart(batch):
                 self._send(opened, part, positions)
             if self.stopping:
                 self._stop_now()
+
+    @property
+    def pausing(self) -> bool:
+        """Whether nothing is pumped until nothing is in flight."""
+        return self._at_pause is not None and self._at_pause[1]
+
+    def pause(self, call: Callable[[], None], *, drain: bool = True) -> None:
+        """Call a function once, at the next moment at which nothing is in flight; nothing is pumped until then. Without
+        ``drain``: at the next moment at which it can be called. Never while replicas are synchronised."""
+        self._at_pause = (call, drain)
+
+    def pause_after(self, instances: int, call: Callable[[], None], *, drain: bool = True) -> None:
+        """Pause when this number of further training instances was pumped, in this run or the next ones."""
+        self._pause_after = (instances, call, drain)
+
+    @property
+    def until_pause(self) -> int | None:
+        """The number of training instances until the next pause; None: none is due."""
+        return None if self._pause_after is None else self._pause_after[0]
+
+    def no_pause(self) -> None:
+        """Cancel pauses that have not begun."""
+        self._at_pause = self._pause_after = None
+
+    def _count_down(self, pumped: int) -> None:
+        if self._pause_after is not None:
+            left, call, drain = self._pause_after
+            self._pause_after = (left - pumped, call, drain) if left > pumped else None
+            if left <= pumped:
+                self.pause(call, drain=drain)
+
+    def _call_if_drained(self) -> None:
+        if self._at_pause is not None and not self.holding and not (self.pausing and self._in_flight):
+            call, self._at_pause = self._at_pause[0], None
+            call()
+
+    def positions(self) -> dict[str, Position]:
+        """Returns how far each open stream has come, by its name. Not while replicas are synchronised (`holding`)."""
+        flying: dict[int, dict[int, Counter[str]]] = {}
+        counted = self._told.counted(self._in_flight)
+        for number, waiting in self._in_flight.items():
+            at = flying.setdefault(waiting.stream.number, {})
+            at[waiting.position] = counted.get(number, Counter())
+        now = self.clock()
+        streams = sorted([*self._draining, *self._open], key=lambda opened: opened.number)
+        return {opened.stream.name: opened.position(flying.get(opened.number, {}), now) for opened in streams}
 
     def _apart(self, batch: dict[int, Instance]) -> list[dict[int, Instance]]:
         if self.teams == 1 or len(batch) == 1:
@@ -272,11 +283,10 @@ class Controller:
             out.setdefault(number % self.teams, {})[number] = instance
         return list(out.values())
 
-    def _send(self, opened: _Open, batch: dict[int, Instance], positions: Mapping[int, int]) -> None:
+    def _send(self, opened: Opened, batch: dict[int, Instance], positions: Mapping[int, int]) -> None:
         train = opened.stream.train
         self._last, self.sending = opened, opened.number
-        if opened.began is None:
-            opened.began = self.clock()
+        opened.begin(self.clock())
         if not train:
             opened.numbers += batch
         fields = self.fields
@@ -288,13 +298,31 @@ class Controller:
         for (number, instance), workers in zip(batch.items(), staged or repeat(0), strict=False):
             # In a wave, a worker reports the results of an instance before it reports it as played.
             due = 0 if staged and (train or self.collect is not None) else self._due(instance, train)
-            self._in_flight[number] = _InFlight(opened, positions[number], instance.records, due, workers)
+            position = positions[number]
+            if opened.told and (counts := opened.told.pop(position, None)):
+                self._told.count_before(number, counts)
+                due -= 0 if train else min(due, sum(counts.values()))
+            self._in_flight[number] = _InFlight(opened, position, instance.records, due, workers, instance)
         if not staged:
             self._post_all(opened, batch)
         elif self._announce.wants(Pump):
             self._tell_pumped(opened, batch, (), at)
 
-    def _complain(self, opened: _Open, number: int, instance: Instance) -> None:
+    def replay(self) -> None:
+        """Stage all instances in flight again, after workers were lost. What was counted of them stays counted."""
+        self._told.again(self._in_flight)
+        by_stream: dict[int, dict[int, Instance]] = {}
+        for number, waiting in self._in_flight.items():
+            by_stream.setdefault(waiting.stream.number, {})[number] = waiting.instance
+        for batch in by_stream.values():
+            opened = self._in_flight[next(iter(batch))].stream
+            self._last, self.sending = opened, opened.number
+            for part in self._apart(batch):
+                staged = self._stage(part, opened.stream)
+                for number, workers in zip(part, staged, strict=True):
+                    self._in_flight[number].playing = workers
+
+    def _complain(self, opened: Opened, number: int, instance: Instance) -> None:
         for name, given in instance.feeds.items():
             if name not in self.inputs:
                 raise DataError(
@@ -307,7 +335,7 @@ class Controller:
                     f"fields ({', '.join(given.fields)}); the graph declares ({', '.join(self.fields[name])})"
                 )
 
-    def _post_all(self, opened: _Open, batch: Mapping[int, Instance]) -> None:
+    def _post_all(self, opened: Opened, batch: Mapping[int, Instance]) -> None:
         train = opened.stream.train
         structures = {n: i.structure for n, i in batch.items() if i.structure is not None}
         if structures:
@@ -329,7 +357,7 @@ class Controller:
         for left, (port, messages) in enumerate(sent, start=1 - len(sent)):
             self._post(port, messages, left == 0)
 
-    def _check_finite(self, opened: _Open, sent: Sequence[tuple[int, Messages]]) -> None:
+    def _check_finite(self, opened: Opened, sent: Sequence[tuple[int, Messages]]) -> None:
         """Raise `DataError` for a training payload that is not finite. (Waves check it when they begin.)"""
         names = list(self.inputs)
         for port, messages in sent:
@@ -348,9 +376,14 @@ class Controller:
                     f"data, or Loss(..., on_nan='skip')"
                 )
 
-    def _tell_pumped(self, opened: _Open, batch: Mapping[int, Instance], states: PortStates, at: float) -> None:
+    @property
+    def _more(self) -> bool:
+        """Whether data waits to be pumped."""
+        return bool(self._open) and not self.pausing
+
+    def _tell_pumped(self, opened: Opened, batch: Mapping[int, Instance], states: PortStates, at: float) -> None:
         stream, pumped = opened.stream, tuple(batch)
-        self._announce(Pump(at, stream.name, stream.train, pumped, states, len(self._in_flight), bool(self._open)))
+        self._announce(Pump(at, stream.name, stream.train, pumped, states, len(self._in_flight), self._more))
 
     def _due(self, instance: Instance, train: bool) -> int:
         """Returns the number of answers (training) or results (inference) that the instance waits for."""
@@ -374,7 +407,7 @@ class Controller:
 
     def played(self, instances: Column) -> None:
         """Called when a worker has played its part of these instances."""
-        done: dict[int, tuple[_Open, list[int]]] = {}
+        done: dict[int, tuple[Opened, list[int]]] = {}
         for number in instances.tolist():
             waiting = self._in_flight.get(number)
             if waiting is None or not waiting.playing:
@@ -385,12 +418,19 @@ class Controller:
         self._retire_all(done)
 
     def report(self, report: Report) -> None:
-        """Called with the report of a loss. Its messages may be of two streams (no barrier)."""
+        """Called with the report of a loss. Its messages may be of two streams (no barrier). Those that were counted
+        before, and are computed again, are left out."""
+        numbers = report.states.column("instance").tolist()
+        new = self._told.new(report.node, numbers)
+        self._told.add(report.node, numbers, self._in_flight)
+        if new is not None:
+            if not new:
+                return
+            report, numbers = part_of(report, np.array(new)), [numbers[place] for place in new]
         if self.collect is not None:
             self._collect(self.collect, report)
             return
-        numbers = report.states.column("instance").tolist()
-        by_stream: dict[int, tuple[_Open, list[int]]] = {}
+        by_stream: dict[int, tuple[Opened, list[int]]] = {}
         found: Counter[int] = Counter()
         for place, number in enumerate(numbers):
             waiting = self._in_flight.get(number)
@@ -422,7 +462,7 @@ class Controller:
             self._settle(numbers)
 
     @staticmethod
-    def _warn(opened: _Open, report: Report) -> None:
+    def _warn(opened: Opened, report: Report) -> None:
         """Warn once per stream that a prediction is not finite; it is left out of the mean loss."""
         state = report.states.take(report.skipped[:1]).describe()
         warnings.warn(
@@ -434,7 +474,7 @@ class Controller:
         )
 
     def _settle(self, instances: Column) -> None:
-        done: dict[int, tuple[_Open, list[int]]] = {}
+        done: dict[int, tuple[Opened, list[int]]] = {}
         for number, count in Counter(instances.tolist()).items():
             waiting = self._in_flight.get(number)
             if waiting is None:
@@ -446,7 +486,7 @@ class Controller:
                 self._over(waiting, number, done)
         self._retire_all(done)
 
-    def _over(self, waiting: _InFlight, number: int, done: dict[int, tuple[_Open, list[int]]]) -> None:
+    def _over(self, waiting: _InFlight, number: int, done: dict[int, tuple[Opened, list[int]]]) -> None:
         opened = waiting.stream
         opened.retired += 1
         opened.records += waiting.records
@@ -454,16 +494,16 @@ class Controller:
             opened.watch.done(waiting.position)
         done.setdefault(id(opened), (opened, []))[1].append(number)
 
-    def _retire_all(self, done: Mapping[int, tuple[_Open, list[int]]]) -> None:
+    def _retire_all(self, done: Mapping[int, tuple[Opened, list[int]]]) -> None:
         for opened, gone in done.values():
             train = opened.stream.train
             for number in gone:
                 del self._in_flight[number]
-                self._numbers.free(number)
+                self.numbers.free(number)
             at = self.clock() if self._announce.wants(Retire) else 0.0
             self._retire(np.array(gone), train)
             if self._announce.wants(Retire):
-                left, more = len(self._in_flight), bool(self._open)
+                left, more = len(self._in_flight), self._more
                 self._announce(Retire(at, opened.stream.name, train, tuple(gone), left, more))
         if done:
             self._close_drained()
@@ -475,7 +515,7 @@ class Controller:
             self._draining.remove(opened)  # first: a callback of the end may stop the run, and re-enter this method
             self._end(opened)
 
-    def _end(self, opened: _Open) -> None:
+    def _end(self, opened: Opened) -> None:
         """[3] End a stream without remaining instances."""
         if opened.stream.train and opened.pumped:
             self._flush()
@@ -493,20 +533,8 @@ class Controller:
         for opened in held:
             self._ended(opened)
 
-    def _ended(self, opened: _Open) -> None:
-        stats = StreamStats(
-            opened.stream.name,
-            opened.stream.train,
-            opened.retired,
-            opened.records,
-            opened.tally.loss,
-            opened.tally.metrics,
-            self.clock() - opened.began if opened.began is not None else 0.0,
-            opened.tally.skipped,
-            not opened.cut,
-            opened.tally.predictions,
-            opened.tally.losses,
-        )
+    def _ended(self, opened: Opened) -> None:
+        stats = opened.stats(self.clock())
         if self._announce.wants(Epoch):
             self._announce(Epoch(self.clock(), stats.name, stats.train, stats.loss, stats.metrics))
         self.finished.append(stats)
@@ -521,7 +549,7 @@ class Controller:
             opened.stream.name,
             opened.stream.train,
             opened.records,
-            self.clock() - (opened.began or 0.0),
+            opened.seconds(self.clock()),
             opened.tally.loss,
             opened.tally.metrics,
             len(self._in_flight),
@@ -529,7 +557,9 @@ class Controller:
 
     def abandon(self) -> None:
         """Drop everything in flight, after an error."""
-        self._numbers.clear()
+        self.numbers.clear()
         self._in_flight.clear()
+        self._told.clear()
         self._held, self.holding = [], False
         self._open, self._draining, self._coming = [], [], iter(())
+        self.no_pause()

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ampnet.errors import DataError, PayloadError, StateError
 from ampnet.message import Messages, merge_offsets, merge_payloads, row_counts
+from ampnet.position import Position
 from ampnet.state import Ints, States
 from ampnet.structure import Structure
 
@@ -155,6 +156,8 @@ class Stream:
     name: str = "train"
     keep_predictions: bool = False
     """Whether to collect the reports of Loss nodes in inference, per instance, in `StreamStats.predictions`."""
+    position: Position | None = None
+    """Where to continue; ``instances`` begin at the start all the same. None: at the start."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

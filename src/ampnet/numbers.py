@@ -10,7 +10,8 @@ instances also distributes them, and the state records the choice, for the forwa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class Numbers:
@@ -44,6 +45,21 @@ class Numbers:
             return 0
         both = list(zip(self._moduli, self._flying, strict=True))
         return min(range(self._period), key=lambda c: (sum(load[c % n] for n, load in both), self._next[c]))
+
+    def state(self) -> dict[str, Any]:
+        """Returns the next numbers, as plain data. Instances in flight are not part of it."""
+        then = {"moduli": self._moduli, "block": self._block}
+        return {**then, "next": list(self._next), "left": self._left, "best": self._best}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state, with nothing in flight. With other numbers of replicas than those of the state, only
+        numbers above all assigned ones are assigned, and nothing else is restored."""
+        self.clear()
+        if state["moduli"] == self._moduli and state["block"] == self._block:
+            self._next, self._left, self._best = list(state["next"]), state["left"], state["best"]
+        else:
+            first = max(state["next"]) - len(state["next"]) + 1
+            self._next = [first + (c - first) % self._period for c in range(self._period)]
 
     def clear(self) -> None:
         """Reset the counts: nothing is in flight any more."""

@@ -11,12 +11,14 @@ In inference, messages without a label have no loss, and are in no mean.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ampnet.errors import CheckpointError
 from ampnet.message import take_rows
 from ampnet.nodes.metrics import PER
 from ampnet.nodes.node import Report
@@ -116,6 +118,17 @@ class Tally:
             state = report.states.row(i)
             rows = report.prediction[int(offsets[i]) : int(offsets[i + 1])].clone()
             self.predictions.setdefault(positions[state["instance"]], []).append((report.node, state, rows))
+
+    def state(self) -> dict[str, Any]:
+        """Returns the sums as plain data, exact: floats are Python's, which JSON keeps to the last bit."""
+        if self.predictions:
+            raise CheckpointError("a stream that keeps its predictions cannot be continued: run it from the start")
+        return {"skipped": self.skipped, "sums": {name: asdict(sums) for name, sums in self._sums.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from these sums."""
+        self.skipped = int(state["skipped"])
+        self._sums = {name: _Sums(**sums) for name, sums in state["sums"].items()}
 
 
 def part_of(report: Report, where: Column) -> Report:

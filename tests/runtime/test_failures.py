@@ -83,8 +83,9 @@ def points(*values: float) -> list[Instance]:
 
 
 def two(graph: Graph, **settings: Any) -> Processes:
-    settings = {"workers": 2, "affinity": APART, "max_active_keys": 3, "update": Update(SGD)} | settings
-    return Processes(graph, **settings)
+    """Two workers; the loss of one is an error (see test_recovery for the rest)."""
+    common = {"workers": 2, "affinity": APART, "max_active_keys": 3, "update": Update(SGD), "max_restarts": 0}
+    return Processes(graph, **common | settings)
 
 
 def goes_on(runtime: Processes) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet import AmpnetError, Inline, Model, NodeError, Processes, Replicate, Seq, Update, WorkerDied, compile
+from ampnet.errors import RestartWarning
 from ampnet.lang import Compiled, fold, loss
 from ampnet.runtime.host import Host
 from ampnet.runtime.runtime import Runtime
@@ -205,8 +206,7 @@ def test_no_data_is_no_result() -> None:
 @workers
 def test_a_worker_that_dies_is_named() -> None:
     data = [tokens for tokens, _ in samples(30)]
-    with RUNTIMES["parted"]() as runtime:
-        assert isinstance(runtime, Processes)
+    with Processes(made(), workers=2, update=UPDATE, max_active_keys=6, max_restarts=0) as runtime:
         runtime.predict(data)
 
         def kills() -> Iterator[Seq]:
@@ -218,6 +218,27 @@ def test_a_worker_that_dies_is_named() -> None:
             runtime.predict(kills())
         with pytest.raises(AmpnetError, match="this runtime has ended"):
             runtime.predict(data)
+
+
+@workers
+@pytest.mark.parametrize("kind", ["parted", "shared"])
+def test_predictions_go_on_after_a_lost_worker(kind: str) -> None:
+    data = [tokens for tokens, _ in samples(30)]
+    with RUNTIMES[kind]() as runtime:
+        assert isinstance(runtime, Processes)
+        expected = runtime.predict(data)
+
+        def kills() -> Iterator[Seq]:
+            yield from data[:10]
+            os.kill(runtime.pids[1], signal.SIGKILL)
+            yield from data[10:]
+
+        with pytest.warns(RestartWarning, match="worker 'worker1' was killed by signal 9"):
+            got = runtime.predict(kills())
+        assert len(got) == len(expected)
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+        assert runtime.stats().restarts == 1
+        assert not runtime.held()
 
 
 @workers

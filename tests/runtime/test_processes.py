@@ -202,7 +202,7 @@ def test_an_error_in_a_worker_is_raised_once_with_its_name_and_the_runtime_goes_
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_killed_worker_is_a_named_error(number: int) -> None:
-    with Processes(failing(ValueError), workers=2, affinity=APART, max_active_keys=2) as runtime:
+    with Processes(failing(ValueError), workers=2, affinity=APART, max_active_keys=2, max_restarts=0) as runtime:
         runtime.train(pairs(1))
         os.kill(runtime.pids[number], signal.SIGKILL)
         with pytest.raises(WorkerDied, match=f"worker{number}.*SIGKILL"):
@@ -214,7 +214,9 @@ def test_a_killed_worker_is_a_named_error(number: int) -> None:
 
 def test_a_stuck_worker_is_a_named_error() -> None:
     with (
-        Processes(failing(None), workers=2, affinity=APART, max_active_keys=2, stuck_after=1.0) as runtime,
+        Processes(
+            failing(None), workers=2, affinity=APART, max_active_keys=2, stuck_after=1.0, max_restarts=0
+        ) as runtime,
         pytest.raises(WorkerDied, match=r"worker1.*no step for 1 s in node 'bad'"),
     ):
         runtime.train(pairs(1, 2, 13, 4))

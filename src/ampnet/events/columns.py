@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ampnet.events.typed import checker
+
 if TYPE_CHECKING:
     from ampnet.events.log import Played
 
@@ -44,6 +46,9 @@ COLUMNS = (
     "wanted",
 )
 """The fields of `Played` with an entry for each operation."""
+_TIME = checker(float, "time")
+_STARTS = checker(tuple[int, ...], "start_ns")
+_LENGTHS = checker(tuple[int, ...], "length_ns")
 
 
 class _Texts(dict[Any, str]):
@@ -97,19 +102,26 @@ def _times(event: Played) -> str:
 
 
 def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of `Played` from the decoded JSON of `line_of` or `to_json`."""
+    """Returns the fields of `Played` from the decoded JSON of `line_of` or `to_json`. Their types are unchecked."""
     values = dict(data)
     if "start_ns" in values:
-        first = round(values["time"] * NANO)
-        begins = [first + n for n in values.pop("start_ns")]
-        ends = [begin + n for begin, n in zip(begins, values.pop("length_ns"), strict=True)]
+        first = round(_TIME(values.get("time")) * NANO)
+        begins = [first + n for n in _STARTS(values.pop("start_ns"))]
+        ends = [begin + n for begin, n in zip(begins, _LENGTHS(values.pop("length_ns", None)), strict=True)]
         values["starts"] = [begin / NANO for begin in begins]
         values["seconds"] = [end / NANO - begin / NANO for begin, end in zip(begins, ends, strict=True)]
-    count = values.pop("count", len(values["nodes"]))
+    starts = values.get("starts")
+    if not isinstance(starts, list | tuple):
+        raise ValueError("the starts of its operations are no list")
+    count = len(starts)
+    if values.pop("count", count) != count:
+        raise ValueError(f"it has {count} starts, and another count of operations")
     for name in COLUMNS:
-        column = values[name]
+        column = values.get(name)
         values[name] = tuple(column) if isinstance(column, list | tuple) else (column,) * count
         if len(values[name]) != count:
             raise ValueError(f"column '{name}' has {len(values[name])} entries for {count} operations")
+    if not set(map(type, values["wanted"])) <= {bool, int}:
+        raise ValueError("column 'wanted' must be of 0 and 1")
     values["wanted"] = tuple(map(bool, values["wanted"]))
     return values

@@ -17,13 +17,12 @@ details of the box under the pointer.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ampnet.checkpoint.output import replacing
 from ampnet.errors import DataError
 from ampnet.events.boxes import Box, Window, boxes_of, in_order, of_instances, steady, whole
 from ampnet.events.log import Event
@@ -121,11 +120,13 @@ def gantt(
 
         kept = boxes if workers is None else [b for b in boxes if b.worker in workers]
         text = page(drawn, kept, rows)
-        write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+        with replacing(path) as out:
+            out.write(text)
     else:
         from ampnet.events.gantt_picture import save
 
-        write_whole(path, lambda part: save(drawn, part, form.removeprefix(".")))
+        with replacing(path, "wb") as picture:
+            save(drawn, picture, form.removeprefix("."))
     return drawn
 
 
@@ -292,13 +293,3 @@ class Room:
 
     def _takes(self, text: str, width: float) -> bool:
         return (len(text) + 0.3) * self.letter <= width
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file atomically, by way of a temporary file."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        write(unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from ampnet.events.gantt import COLOURS, FAINT, INK, LOOKS, PALE, Chart, Room, look_of
 
@@ -17,8 +17,8 @@ SIZE, LETTER, LINE = 7.0, 0.06, 0.11
 """The text in boxes: points; width of a letter and height of a line, in inches."""
 
 
-def save(drawn: Chart, path: Path, form: str) -> None:
-    """Draw a chart with matplotlib, as "png" or "svg"."""
+def save(drawn: Chart, path: Path | IO[bytes], form: str) -> None:
+    """Draw a chart with matplotlib to a path or file, as "png" or "svg"."""
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ampnet", "font.family": FONT}):

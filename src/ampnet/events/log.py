@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from ampnet.errors import DataError, StateError
+from ampnet.errors import DataError
 from ampnet.events.columns import fields_of, line_of, text_of
+from ampnet.events.stream_file import StreamFile
+from ampnet.events.typed import brief, checker, parsed, read, shown
 from ampnet.state import States
 
 if TYPE_CHECKING:
@@ -287,6 +289,17 @@ class Epoch(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Restart(Event):
+    """A worker was lost, and all workers were started again. Instances in flight are computed again; waves that had
+    begun, and gradients that were not applied, are gone."""
+
+    worker: str
+    how: str
+    instances: tuple[int, ...]
+    """Those in flight."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rest(Event):
     """A run has ended. ``held`` names every cache or queue that is not empty."""
 
@@ -305,7 +318,22 @@ def ended(event: Event) -> float:
 
 _KINDS = {
     kind.__name__: kind
-    for kind in (Begin, Pump, Forward, Backward, Wave, Played, Updated, Synced, Worked, Return, Retire, Epoch, Rest)
+    for kind in (
+        Begin,
+        Pump,
+        Forward,
+        Backward,
+        Wave,
+        Played,
+        Updated,
+        Synced,
+        Worked,
+        Return,
+        Retire,
+        Epoch,
+        Restart,
+        Rest,
+    )
 }
 
 
@@ -392,20 +420,27 @@ class EventLog:
 
 TOGETHER = 64
 """The number of lines that are buffered."""
+LONGEST = 1 << 26
+"""The maximal number of characters of a line."""
 
 
 class LogWriter:
     """A listener that writes events to a file, one JSON object per line, under a temporary name until `close`.
 
-    ``size`` is the number of bytes so far.
+    ``size`` is the number of bytes so far. If the disk is full, the events that had room are kept, and ``fault`` is the
+    error; the run goes on.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._part = self.path.with_name(self.path.name + ".part")
-        self._file = self._part.open("w", encoding="ascii")
+        self._file = StreamFile(self.path)
         self._waiting: list[str] = []
         self.size = 0
+
+    @property
+    def fault(self) -> str | None:
+        """The error that ended the file early; None without one."""
+        return self._file.fault
 
     def __call__(self, event: Event) -> None:
         line = line_of(event) if isinstance(event, Played) else _line(event)
@@ -423,15 +458,11 @@ class LogWriter:
         """Finish the file; with ``keep=False`` remove it."""
         if self._file.closed:
             return
-        try:
-            if keep:
-                self._write()
-        finally:
-            self._file.close()
         if keep:
-            self._part.replace(self.path)
+            self._write()
+            self._file.finish()
         else:
-            self._part.unlink(missing_ok=True)
+            self._file.discard()
 
 
 def _line(event: Event) -> str:
@@ -476,41 +507,61 @@ def _plain(value: Any) -> Any:
 
 
 def from_json(data: dict[str, Any]) -> Event:
-    """Returns the event that `to_json` encoded."""
+    """Returns the event that `to_json` encoded. Raises ValueError that names the field for anything else."""
+    if not isinstance(data, dict):
+        raise ValueError(f"it is {shown(data)}; an object was expected")
     data = dict(data)
-    kind = _KINDS[data.pop("event")]
-    if kind is Played:
-        return Played(**fields_of(data))
-    values = {}
-    for name, value in data.items():
-        if isinstance(value, dict) and set(value) == {"fields", "columns"}:
-            value = _states(value)
-        elif name in ("sent", "answered") and isinstance(value, list):
-            value = tuple((port, _states(states)) for port, states in value)
-        elif name in ("instances", "lags"):
-            value = tuple(tuple(v) if isinstance(v, list) else v for v in value)
-        values[name] = value
-    return kind(**values)
+    name = data.pop("event", None)
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(f"its event is {shown(name)}; there are {', '.join(_KINDS)}")
+    if kind is not Played:
+        event = read(kind, data)
+        if isinstance(event, Begin):
+            _check_settings(event.settings)
+        return event
+    played = read(Played, fields_of(data))
+    if played.directions and max(played.directions) > COLLECT:
+        raise ValueError(f"directions has {max(played.directions)}; there are 0 to {COLLECT}")
+    return played
 
 
-def _states(data: dict[str, Any]) -> States:
-    return States(data["fields"], data["columns"])
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise ValueError for settings of the wrong type, among those that rules and meters read."""
+    from ampnet.events.replicas import groups_of
+
+    checker(int | None)(settings.get("max_active_keys"))
+    try:
+        groups_of(settings)
+    except DataError as error:
+        raise ValueError(str(error)) from error
 
 
 def read_log(path: str | Path) -> Iterator[Event]:
     """Yields the events of a file that `LogWriter` wrote. Raises `DataError` with the number of an invalid line."""
     with Path(path).open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in lines_of(path, file):
             try:
-                yield from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError, StateError) as error:
+                event = from_json(parsed(line))
+            except ValueError as error:
                 raise not_an_event(path, number, error) from error
+            yield event
+
+
+def lines_of(path: str | Path, file: TextIO, first: int = 1) -> Iterator[tuple[int, str]]:
+    """Yields (number, line); the ``first`` has this number. Raises `DataError` for a line longer than any event."""
+    number = first - 1
+    while line := file.readline(LONGEST):
+        number += 1
+        if len(line) == LONGEST:
+            raise DataError(f"{path}, line {number}: longer than {LONGEST:,} characters; this is not a run's file")
+        yield number, line
 
 
 def not_an_event(path: str | Path, line: int, error: Exception) -> DataError:
     """Returns the error for a line of a file that is not an event."""
     hint = "; a run is recorded by 'ampnet train' with --log or --trace" if line == 1 else ""
-    return DataError(f"{path}, line {line}: not an event of a run ({error}){hint}")
+    return DataError(f"{path}, line {line}: not an event of a run ({brief(error)}){hint}")
 
 
 def without_time(events: Iterable[Event]) -> list[dict[str, Any]]:

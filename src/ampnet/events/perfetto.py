@@ -18,7 +18,8 @@ Cost: a line of about 200 bytes for each box. During a run its events are added 
 operation of a wave, and kept (some 200 bytes for an operation); `close` writes them, 3 microseconds for each. Batches
 of messages are written at once, because their states take more memory: some 10 microseconds each. After ``most`` boxes
 no more are written, nor the pumps and retirements beside them; sums (totals, epochs, loss) continue to the end of the
-run. So memory is bounded. The file has a temporary name until `close`.
+run. So memory is bounded. The file has a temporary name until `close`. If the disk is full, the lines that had room
+are kept, the totals take the place of the last of them, and a line says that the trace is incomplete.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from ampnet.events.log import (
     Wave,
 )
 from ampnet.events.record import KINDS, MOST, Sums, point_of
+from ampnet.events.stream_file import StreamFile
 
 if TYPE_CHECKING:
     from ampnet.controller import Progress
@@ -60,7 +62,7 @@ CONTROLLER = 1
 """The number of the controller's row; workers get 2, 3, ... in order. Perfetto treats thread 0 as idle."""
 TOGETHER = 1_000
 """The number of buffered events. Writing each of them between the batches of a run would cost about twice as much."""
-SETTINGS, TOTALS = "ampnet_settings", "ampnet_totals"
+SETTINGS, TOTALS, INCOMPLETE = "ampnet_settings", "ampnet_totals", "ampnet_incomplete"
 """Names of ampnet's metadata. Perfetto ignores unknown names."""
 
 
@@ -75,8 +77,7 @@ class PerfettoWriter:
 
     def __init__(self, path: str | Path, *, most: int = MOST, clock: Callable[[], float] = time.perf_counter) -> None:
         self.path = Path(path)
-        self._part = self.path.with_name(self.path.name + ".part")
-        self._file = self._part.open("w", encoding="utf-8")
+        self._file = StreamFile(self.path)
         self._most = self._left = self._unwritten = most
         self._clock = clock
         self._since = 0.0
@@ -88,7 +89,7 @@ class PerfettoWriter:
         self._travellers = Travellers()
         self._kept: list[tuple[Event, tuple[int, ...], int]] = []
         """Events that `close` writes, with the instances of their waves."""
-        self._file.write(HEAD + "\n" + _dumps(_meta("process_name", CONTROLLER, {"name": "ampnet"})))
+        self._file.write(HEAD + "\n" + _dumps(_meta("process_name", CONTROLLER, {"name": "ampnet"})) + ",\n")
         self._write(_meta("thread_name", CONTROLLER, {"name": "controller"}))
         self._write(_meta("thread_sort_index", CONTROLLER, {"sort_index": CONTROLLER}))
 
@@ -181,19 +182,26 @@ class PerfettoWriter:
         """Finish the file; with ``keep=False`` remove it."""
         if self._file.closed:
             return
-        try:
-            if keep:
-                self._write_waiting()
-                for event, instances, more in self._kept:
-                    self._write_kept(event, instances, more)
-                self._write(_meta(TOTALS, CONTROLLER, self._sums.totals().to_json()))
-                self._file.write("\n]}\n")
-        finally:
-            self._file.close()
-        if keep:
-            self._part.replace(self.path)
-        else:
-            self._part.unlink(missing_ok=True)
+        if not keep:
+            self._file.discard()
+            return
+        self._write_waiting()
+        for event, instances, more in self._kept:
+            self._write_kept(event, instances, more)
+        self._file.finish(self._tail)
+
+    def _tail(self) -> str:
+        """Returns the totals and the end of the file."""
+        last = [_meta(TOTALS, CONTROLLER, self._sums.totals().to_json())]
+        if self.fault is not None:
+            reason = f"the trace could not be written to its end ({self.fault}); the last boxes are missing"
+            last.insert(0, _meta(INCOMPLETE, CONTROLLER, {"reason": reason}))
+        return ",\n".join(map(_dumps, last)) + "\n]}\n"
+
+    @property
+    def fault(self) -> str | None:
+        """The error that ended the file early; None without one."""
+        return self._file.fault
 
     def _batch(self, kind: str, event: Forward | Backward, train: bool, lag: str = "") -> None:
         if self._left <= 0:
@@ -232,7 +240,7 @@ class PerfettoWriter:
     def _line(self, opening: str, args: str, time: float, seconds: float) -> str:
         start = round((time - self._since) * 1e9)
         length = max(0, round((time + seconds - self._since) * 1e9) - start)
-        return f'{opening}{args}}},"ts":{_micro(start)},"dur":{_micro(length)}}}'
+        return f'{opening}{args}}},"ts":{_micro(start)},"dur":{_micro(length)}}},\n'
 
     def _spend(self, boxes: int, now: float) -> None:
         """Count boxes towards the limit."""
@@ -256,7 +264,7 @@ class PerfettoWriter:
         name, where = _dumps(kind if kind == LAYOUT else f"{kind} {node}"), _dumps(node)
         category = kind if train else f"{kind},inference"
         common = f'"ph":"X","pid":1,"tid":{row},"name":{name},"cat":"{category}"'
-        opening = f',\n{{{common},"args":{{"node":{where},'
+        opening = f'{{{common},"args":{{"node":{where},'
         self._openings[kind, node, worker, train] = opening
         return opening
 
@@ -284,7 +292,7 @@ class PerfettoWriter:
         return round((now - self._since) * 1e9) / 1e3
 
     def _write(self, event: Mapping[str, Any]) -> None:
-        self._file.write(",\n" + _dumps(event))
+        self._file.write(_dumps(event) + ",\n")
 
 
 def _meta(name: str, row: int, args: Mapping[str, Any]) -> dict[str, Any]:

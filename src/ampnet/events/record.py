@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 MOST = 500_000
 """The maximal number of boxes that are kept."""
+LARGEST = 1e100
+"""The largest value that can be drawn: sums and differences of a few such values are finite."""
 KINDS = (Begin, Pump, Forward, Backward, Wave, Played, Updated, Synced, Worked, Retire, Epoch, Rest)
 """The types of events that a record needs."""
 
@@ -101,6 +103,8 @@ class RunRecord:
     """Progress at intervals; empty for an event log."""
     totals: Totals
     """Sums over the whole run."""
+    incomplete: str = ""
+    """What is missing in the file of the run, if it ends early; empty for a complete one."""
 
 
 @dataclass(slots=True)
@@ -304,5 +308,5 @@ def point_of(progress: Progress, now: float) -> Point:
 
 
 def finite(value: float) -> float | None:
-    """Returns the value, or None for a value that JSON cannot hold."""
-    return value if value - value == 0 else None
+    """Returns the value, or None for one that is not finite or too large to be drawn."""
+    return value if abs(value) <= LARGEST else None

@@ -15,7 +15,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Played, PortStates, Rest, Retire, Synced, Wave
+from ampnet.events.log import (
+    Backward,
+    Begin,
+    Event,
+    Forward,
+    Played,
+    PortStates,
+    Rest,
+    Restart,
+    Retire,
+    Synced,
+    Wave,
+)
 from ampnet.events.replicas import ReplicaGroup, groups_of
 from ampnet.events.rules import Rule, Violation, words_of
 from ampnet.events.staleness import Row, rows_of
@@ -44,6 +56,10 @@ class EqualReplicas(Rule):
             case Rest():
                 self._settle()
                 self._running = self._after_cut = False
+            case Restart():
+                self._open.clear()
+                self._begun.clear()
+                self._after_cut = True
             case Begin():
                 self.close()
                 self._groups = {group.node: group for group in groups_of(event.settings)}
@@ -151,6 +167,9 @@ class OneReplica(Rule):
                     self._answer(event.answered, group)
             case Backward() if event.node in self._places:
                 self._answer(event.sent, self._places[event.node][0])
+            case Restart():
+                for some in (self._held, self._waves, self._played, self._hosts):
+                    some.clear()
             case Rest():
                 self._held.clear()
             case _:

@@ -13,12 +13,13 @@ The groups of replicas are in the settings of a run's Begin (`groups_of`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import nan
 from typing import Any
 
 from ampnet.errors import DataError
 from ampnet.events.log import Begin, Event, Synced, Worked
+from ampnet.events.typed import checker, read
 
 KEPT = 400
 """The maximal number of rounds whose drift is kept; of more, every second, fourth, ... is."""
@@ -34,9 +35,9 @@ class ReplicaGroup:
     """Their names, in order: "cell#1", "cell#2"."""
     by_instance: bool
     """Whether instance i goes as a whole to member i modulo their number (from 0)."""
-    route: str
+    route: str = ""
     """The routing of messages to them."""
-    sync: str
+    sync: str = ""
     """When they are made equal."""
 
 
@@ -97,16 +98,11 @@ class GroupUse:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GroupUse:
         """Returns the object from the decoded JSON of ``asdict``."""
-        replicas = []
-        for one in data["replicas"]:
-            values: dict[str, Any] = {name: nan if value is None else value for name, value in one.items()}
-            values["drifts"] = tuple((number, drift) for number, drift in one["drifts"])
-            replicas.append(ReplicaUse(**values))
-        return cls(**{**data, "replicas": tuple(replicas)})
+        return read(cls, data)
 
 
 @dataclass(slots=True)
-class _Sums:
+class _MemberSums:
     """The sums of one replica."""
 
     messages: int = 0
@@ -145,7 +141,7 @@ class ReplicaMeter:
 
     def __init__(self) -> None:
         self._groups: dict[str, ReplicaGroup] = {}
-        self._members: dict[str, _Sums] = {}
+        self._members: dict[str, _MemberSums] = {}
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -166,7 +162,7 @@ class ReplicaMeter:
                 for group in groups_of(event.settings):
                     self._groups[group.node] = group
                     for member in group.members:
-                        self._members.setdefault(member, _Sums())
+                        self._members.setdefault(member, _MemberSums())
             case _:
                 pass
 
@@ -182,7 +178,7 @@ class ReplicaMeter:
         return GroupUse(group.node, group.sync, group.route, rounds, replicas)
 
 
-def _use(name: str, sums: _Sums, total: int) -> ReplicaUse:
+def _use(name: str, sums: _MemberSums, total: int) -> ReplicaUse:
     return ReplicaUse(
         name,
         sums.messages,
@@ -200,16 +196,9 @@ def _use(name: str, sums: _Sums, total: int) -> ReplicaUse:
 
 def groups_of(settings: Mapping[str, Any]) -> list[ReplicaGroup]:
     """Returns the groups in the settings of a run; empty for a run without replicas."""
+    names = [item.name for item in fields(ReplicaGroup)]
     try:
-        return [
-            ReplicaGroup(
-                str(one["node"]),
-                tuple(map(str, one["members"])),
-                bool(one["by_instance"]),
-                str(one.get("route", "")),
-                str(one.get("sync", "")),
-            )
-            for one in settings.get("replicas") or ()
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"the run's settings hold replicas that are none ({error!r})") from error
+        given = checker(list[dict[str, Any]])(settings.get("replicas") or [])
+        return [read(ReplicaGroup, {name: one[name] for name in names if name in one}) for one in given]
+    except ValueError as error:
+        raise DataError(f"the run's settings hold replicas that are none: {error}") from error

@@ -21,6 +21,7 @@ from ampnet.events.log import (
     Played,
     Pump,
     Rest,
+    Restart,
     Retire,
     Return,
     Synced,
@@ -72,6 +73,8 @@ class Settled(Rule):
             self._settle()
         elif isinstance(event, Begin):
             self.close()
+        elif isinstance(event, Restart):
+            self._clear()
         else:
             self._look(event)
 
@@ -288,6 +291,8 @@ class Inference(Rule):
         match event:
             case Begin():
                 self._instances.clear()
+                self._trains.clear()
+            case Restart():
                 self._trains.clear()
             case Wave():
                 self._trains[key_of(event)] = event.train

@@ -37,6 +37,7 @@ from ampnet.events.log import (
     Forward,
     Operation,
     Played,
+    Restart,
     Synced,
     Updated,
     Worked,
@@ -131,6 +132,9 @@ class Recount:
                 return [self._back(event)]
             case Played(train=True):
                 return self._wave(event)
+            case Restart():
+                self._out.clear()
+                self._played.clear()
             case Begin():
                 # A run starts with nothing in flight; an interrupted one leaves forwards without a backward.
                 self._out.clear()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ampnet.events.log import Backward, Begin, Event, Forward, Played, Synced, Updated
+from ampnet.events.log import Backward, Begin, Event, Forward, Played, Restart, Synced, Updated
 from ampnet.events.rules import Rule, Violation
 from ampnet.events.staleness import Counted, Recount
 from ampnet.events.waves import key_of, words_of_wave
@@ -41,6 +41,8 @@ class HonestStaleness(Rule):
                 for counter in self._counters(event.node):
                     if counter in self._versions:
                         self._versions[counter] += 1
+            case Restart():
+                self._versions.clear()
             case Begin():
                 self._versions.clear()  # weights may have been loaded in between
                 self._apart = event.settings.get("runtime") not in ("inline", None)

@@ -11,7 +11,11 @@ from typing import Any
 
 from ampnet.events.replicas import GroupUse
 from ampnet.events.staleness import Staleness
+from ampnet.events.typed import read, shown
 from ampnet.events.utilisation import NodeUse, UpdateUse
+
+SPENT = ("forward", "backward", "update", "sync", "layout")
+"""What the time of a worker is spent in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +69,9 @@ class Totals:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Totals:
-        """Returns the totals from the decoded JSON of `to_json`."""
-
-        def one(kind: Any, given: dict[str, Any] | None) -> Any:
-            if given is None:
-                return None
-            if "histogram" in given:
-                given = {**given, "histogram": {int(k): n for k, n in given["histogram"].items()}}
-            return kind(**{k: float("nan") if v is None else v for k, v in given.items()})
-
-        nodes = {
-            name: NodeTotal(
-                given["worker"],
-                one(NodeUse, given["forward"]),
-                one(NodeUse, given["backward"]),
-                one(UpdateUse, given["updates"]),
-                one(Staleness, given["staleness"]),
-            )
-            for name, given in data["nodes"].items()
-        }
-        rest = {name: data[name] for name in ("wall", "workers", "in_flight", "boxes")}
-        groups = {name: GroupUse.from_json(given) for name, given in data.get("replicas", {}).items()}
-        waves = {name: data.get(name, 0) for name in ("waves", "wave_instances")}
-        return cls(nodes=nodes, staleness=one(Staleness, data["staleness"]), replicas=groups, **rest, **waves)
+        """Returns the totals from the decoded JSON of `to_json`. Raises ValueError that names the field."""
+        totals = read(cls, data)
+        for worker, spent in totals.workers.items():
+            for kind in spent.keys() - SPENT:
+                raise ValueError(f"workers.{shown(worker)} spent time in {shown(kind)}; there are {', '.join(SPENT)}")
+        return totals

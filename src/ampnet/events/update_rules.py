@@ -29,7 +29,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from ampnet.events.log import Backward, Begin, Epoch, Event, Played, Pump, Rest, Retire, Synced, Updated, Wave
+from ampnet.events.log import Backward, Begin, Epoch, Event, Played, Pump, Rest, Restart, Retire, Synced, Updated, Wave
 from ampnet.events.replicas import ReplicaGroup, groups_of
 from ampnet.events.rules import Rule, Violation
 from ampnet.events.wave_counts import WaveCounts
@@ -77,6 +77,8 @@ class UpdateRule(Rule):
         """Whether a run is in progress, or was interrupted."""
         self._counted: Counter[str] = Counter()
         """Instances in the updates of each node, on worker processes."""
+        self._restarted = False
+        """Whether workers were started again in this run: instances computed again may be in two updates of a node."""
         self._waves = WaveCounts(self._report_wave)
 
     def __call__(self, event: Event) -> None:
@@ -107,7 +109,13 @@ class UpdateRule(Rule):
                 if self._apart:
                     self._left_over("the run", None)
                 self._running = False
+            case Restart():
+                for some in (self._gradients, self._loose, self._overdue, self._versions, self._awaiting):
+                    some.clear()
+                self._waves.run(self._replicas, self._apart)
+                self._restarted = True
             case Begin():
+                self._restarted = False
                 if self._running:  # the run before was interrupted, and its gradients were dropped
                     self._gradients.clear()
                     self._loose.clear()
@@ -221,7 +229,7 @@ class UpdateRule(Rule):
         self._counted[node] += 0 if alone else event.count
         whole = node in self._replicas and self._replicas[node].by_instance
         most, known = (self._pumped[node], "were pumped") if whole else (self._retired, "have retired")
-        if self._counted[node] > most and event.reason != "flush":
+        if self._counted[node] > most and not self._restarted and event.reason != "flush":
             self._wrong(event, f"with those before it, {self._counted[node]}; {most} {known}")
         elif event.reason == "full" and event.count < event.frequency:
             self._wrong(event, f"a full one holds at least min_update_frequency={event.frequency}")

@@ -21,7 +21,7 @@ take all that waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -172,6 +172,14 @@ class Sweep:
     def attach(self, lanes: Sequence[Lane]) -> None:
         self._lanes, self._cursor = lanes, 0
 
+    def state(self) -> Any:
+        """Returns what its choices depend on besides the lanes, as plain data."""
+        return self._cursor
+
+    def restore(self, state: Any) -> None:
+        """Continue from a state."""
+        self._cursor = state
+
     def next(self) -> tuple[Lane, int | None] | None:
         lanes, cursor = self._lanes, self._cursor
         for i in range(cursor, len(lanes)):
@@ -223,6 +231,12 @@ class Random:
 
     def attach(self, lanes: Sequence[Lane]) -> None:
         self._lanes = lanes
+
+    def state(self) -> Any:
+        return self._rng.bit_generator.state
+
+    def restore(self, state: Any) -> None:
+        self._rng.bit_generator.state = state
 
     def next(self) -> tuple[Lane, int | None] | None:
         ready = [lane for lane in self._lanes if lane.waiting]

@@ -93,7 +93,7 @@ class Worker:
         self.name, self.max_batch, self.enough_rows, self.clock = name, max_batch, enough_rows, clock
         self._announce = announce if announce is not None else Announcer()
         self.shelf = Shelf()
-        self._send, self._tell, self._schedule = send, tell, schedule
+        self._send, self._tell, self.schedule = send, tell, schedule
         chosen = set(hosts) if hosts is not None else set(graph.nodes)
         self.nodes: dict[str, Node] = {n: graph.nodes[n] for n in graph.order() if n in chosen}
         self._arrival = self._invocations = self._messages = 0
@@ -160,7 +160,7 @@ class Worker:
         """Serve one batch. Returns False if nothing waits."""
         if self.updates.pass_token():
             return True
-        chosen = self._schedule.next()  # [1]
+        chosen = self.schedule.next()  # [1]
         if chosen is None:
             return False
         lane, most = chosen

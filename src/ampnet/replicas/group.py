@@ -148,6 +148,11 @@ class Table:
         self.steps = [(i, name, next(given)) for i, name, _ in self.steps]
         self.having, self.versions, self.counts = given
 
+    def carried(self) -> list[Tensor]:
+        """What a token takes along where members do not share memory: everything but the members' own counts."""
+        named = [tensor for _, _, tensor in (*self.memory, *self.steps)]
+        return [*self.sums, *named, self.having, self.counts]
+
     # -- weights
 
     def add_weights(self, updater: Updater, first: bool) -> None:

@@ -16,9 +16,10 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from ampnet.events.log import Announcer, Synced
 from ampnet.nodes.transform import Parameterised
@@ -81,6 +82,21 @@ class Member:
         self._running = False
         self.node.updater.waiting = False
         self._rounds = self._updates = self._ended = self._lasts = self._flushes = 0
+
+    _COUNTS = ("_rounds", "_updates", "_ended", "_lasts", "_flushes", "_given_count")
+
+    def state(self) -> dict[str, Any]:
+        """Returns its part in a synchronisation, which may be in progress, as plain data."""
+        token = None if self._token is None else asdict(self._token)
+        counts = {name: getattr(self, name) for name in self._COUNTS}
+        return {"token": token, "running": self._running, "waiting": self.node.updater.waiting, **counts}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        self._token = None if state["token"] is None else Token(**state["token"])
+        self._running, self.node.updater.waiting = state["running"], state["waiting"]
+        for name in self._COUNTS:
+            setattr(self, name, state[name])
 
     def waits(self) -> str | None:
         """What is in progress, as text."""

@@ -87,6 +87,7 @@ def replicate(
     if faults:
         raise GraphError(faults)
     _Replication(graph, wiring, part, n, route, sync).run()
+    graph.record("replicate", tuple(part), n, route=route, sync=sync)
     return tuple(part)
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice, takewhile
 
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
-from ampnet.placement import Trial, known, peek, place
+from ampnet.placement import Costs, Trial, known, peek, place
 from ampnet.reuse import BufferWatch
 
 _TRIED = 128
@@ -28,15 +29,16 @@ def place_ahead(
     max_active_keys: int,
     wave_size: int | None,
     stopping: Callable[[], bool],
-) -> tuple[dict[str, int], Stream]:
-    """Returns the worker of each node, by their costs on the first instances, and the stream with all instances."""
+) -> tuple[dict[str, int], Stream, Costs | None]:
+    """Returns the worker of each node, by their costs on the first instances, the stream with all instances, and the
+    costs; None: there was no trial."""
     some, stream = read_ahead(stream, min(_TRIED, max_active_keys), stopping)
     costs = None
     if some and stream.train and len(known(graph, workers, affinity)) < len(graph.nodes):
         size = wave_size or -(-max_active_keys // (2 * workers))
         costs = Trial(graph, max_active_keys=len(some), wave_size=size).run(some)
         gc.collect()  # free the trial's copy, which has reference cycles, before workers are forked
-    return place(graph, workers, affinity, costs, memory_per_worker), stream
+    return place(graph, workers, affinity, costs, memory_per_worker), stream, costs
 
 
 def read_ahead(stream: Stream, count: int, stopping: Callable[[], bool]) -> tuple[list[Instance], Stream]:
@@ -60,5 +62,5 @@ def read_ahead(stream: Stream, count: int, stopping: Callable[[], bool]) -> tupl
         some, instances = peek(watched(), count)
         if watch.fault is not None:
             raise watch.fault
-        stream = Stream(chain(instances, source), stream.train, stream.name, stream.keep_predictions)
+        stream = replace(stream, instances=chain(instances, source))
     return list(takewhile(lambda instance: isinstance(instance, Instance), some)), stream

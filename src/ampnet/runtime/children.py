@@ -51,8 +51,10 @@ def fork(work: Callable[[], None]) -> int:
 
 
 def _begin(parent: int) -> None:
-    """Set up a child: ignores Ctrl-C (the parent handles it), and ends on SIGTERM or when the parent dies."""
+    """Set up a child: ignores Ctrl-C and a closed terminal (the parent handles them), and ends on SIGTERM or when the
+    parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

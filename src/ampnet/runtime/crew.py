@@ -34,7 +34,7 @@ from ampnet.runtime import children
 from ampnet.runtime.watch import LOOK, PULSE, Lost, Watch
 from ampnet.state import Ints
 
-_ALARM = signal.SIGURG
+ALARM = signal.SIGURG
 """Ignored by default, so a late signal has no effect."""
 
 Work = Callable[[int, Ints], None]
@@ -62,11 +62,11 @@ def alarmed(alarm: Callable[[], None]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         alarm()
 
-    before = signal.signal(_ALARM, handle)
+    before = signal.signal(ALARM, handle)
     try:
         yield
     finally:
-        signal.signal(_ALARM, before)
+        signal.signal(ALARM, before)
 
 
 class Crew:
@@ -107,12 +107,17 @@ class Crew:
         main = threading.main_thread().ident or 0
         while not self._over.wait(LOOK):  # [2]
             if self.watch.look(time.monotonic()) is not None and self.reading:
-                signal.pthread_kill(main, _ALARM)  # [3]
+                signal.pthread_kill(main, ALARM)  # [3]
 
     @property
     def mine(self) -> bool:
         """Whether this is the process that made the workers."""
         return os.getpid() == self.maker
+
+    @property
+    def lost(self) -> Lost | None:
+        """The first worker that is known to be lost."""
+        return self.watch.lost
 
     def look(self) -> Lost | None:
         """Check the workers; returns one that is lost, or None."""

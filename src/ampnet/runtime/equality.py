@@ -28,6 +28,11 @@ class Equality:
         self._equal[group] = ended
         return all(ended >= self._ended for ended in self._equal.values())
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a group is not equal yet after a stream that has ended."""
+        return any(ended < self._ended for ended in self._equal.values())
+
     def clear(self) -> None:
         """Reset after an error: no stream counts as ended."""
         self._ended, self._equal = 0, dict.fromkeys(self._equal, 0)

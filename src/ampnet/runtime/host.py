@@ -34,10 +34,21 @@ from ampnet.runtime.engine import make_player
 from ampnet.runtime.events import Collector, events_note
 from ampnet.runtime.parcel import Fields, unpack
 from ampnet.runtime.predictions import Predictions
-from ampnet.runtime.protocol import Kind, done_note, error_note, loss_metrics, report_note, token_note, token_of
+from ampnet.runtime.protocol import (
+    Kind,
+    done_note,
+    error_note,
+    loss_metrics,
+    peek_note,
+    report_note,
+    state_notes,
+    take_weights,
+    token_note,
+    token_of,
+)
 from ampnet.runtime.staging import parted
 from ampnet.runtime.teams import Ends
-from ampnet.runtime.transport import Endpoint, Frame, Note
+from ampnet.runtime.transport import AnyEndpoint, Frame, Note
 from ampnet.runtime.watch import BEAT, IDLE
 from ampnet.wave.slice import Slice
 
@@ -57,7 +68,7 @@ class Host:
         graph: Graph,
         wiring: Wiring,
         teams: Sequence[tuple[Team, Ends]],
-        endpoint: Endpoint,
+        endpoint: AnyEndpoint,
         *,
         controller: int,
         places: int,
@@ -72,13 +83,15 @@ class Host:
         seed: int,
         precision: Precision,
         prediction: Graph | None = None,
+        shared: bool = True,
     ) -> None:
         """``teams``: all teams of the run. ``controller``: its number at the endpoint. ``places``: the maximal number
         of instances of a team in flight. ``instances``: those that the controller names by index. ``wanted``: selects
-        the events to collect. ``prediction``: the graph of what the model returns."""
+        the events to collect. ``prediction``: the graph of what the model returns. ``shared``: whether all workers have
+        the parameters and the replicas' tables in shared memory."""
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
         self.controller, self.parent, self.pulse = controller, parent, pulse
-        self.wave_size, self.precision = wave_size, precision
+        self.wave_size, self.precision, self.shared = wave_size, precision, shared
         self.instances, self.inputs = instances, inputs
         self.era = self.steps = self.sent = self.received = 0
         self.failed = self.over = False
@@ -189,7 +202,13 @@ class Host:
 
     def _hand(self, token: Token) -> None:
         self.sent += 1
-        self._send(self.hosts[self.graph.replicas[token.group].members[token.to]], token_note(token))
+        to = self.hosts[self.graph.replicas[token.group].members[token.to]]
+        self._send(to, token_note(token, self._carried(token.group)))
+
+    def _carried(self, group: str) -> list[torch.Tensor]:
+        """Returns the tensors that tokens of a group take along: none if the table is in shared memory."""
+        table = self.graph.replicas[group].table
+        return [] if self.shared or table is None else table.carried()
 
     def _equal(self, group: str, ended: int) -> None:
         self._send(self.controller, Note(Kind.EQUAL, {"group": group, "ended": ended}))
@@ -251,7 +270,7 @@ class Host:
         if isinstance(frame, Slice):
             self.player.take(frame)
         else:
-            token = token_of(frame)
+            token = token_of(frame, self._carried(frame.data["group"]))
             self.player.updates.take_token(token, self.graph.replicas[token.group].members[token.to])
 
     def _hear(self, note: Note) -> None:
@@ -264,6 +283,11 @@ class Host:
             self._asked = note.data["token"]
         elif kind == Kind.SHOW:
             self._tell_events(note.data["token"])
+        elif kind == Kind.SAVE:
+            for state in state_notes(self.player.updates.trains, note.data["token"], note.data["weights"]):
+                self._send(self.controller, state)
+        elif kind == Kind.PEEK:
+            self._send(self.controller, peek_note(self.player.updates.trains, note))
         elif kind == Kind.RATES:  # also after a failure: they hold for the next run as well
             for node in self.player.updates.trains:
                 if node.name in note.data["rates"]:
@@ -272,6 +296,8 @@ class Host:
             with self._failing():
                 if kind == Kind.STAGE:
                     self._stage(note)
+                elif kind == Kind.WEIGHTS:
+                    take_weights(note, self.graph)
                 elif kind == Kind.FLUSH:
                     self.player.flush()
 

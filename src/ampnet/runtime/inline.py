@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,16 @@ from ampnet.plan.lot import Lot
 from ampnet.plan.team import Team
 from ampnet.reference.schedule import ENOUGH_ROWS, Schedule, make_schedule
 from ampnet.reference.worker import Counts, Worker
+from ampnet.replicas.member import Token
 from ampnet.runtime.engine import check_precision, choose_engine, make_player
 from ampnet.runtime.runtime import Runtime
 from ampnet.runtime.stats import RunStats
+from ampnet.snapshot import Snapshot, spread_weights
 from ampnet.state import Column
 from ampnet.structure import Structure
 from ampnet.update.local import LocalUpdates
 from ampnet.update.policy import Update
+from ampnet.update.state import UpdaterState, check_states, restore_state, state_of
 
 
 class Inline(Runtime):
@@ -125,6 +129,8 @@ class Inline(Runtime):
                 clock=clock,
             )
         )
+        self._restored = False
+        """Whether replicas are as a snapshot had them, and so are not to be set equal before the next run."""
         self._settings = {"max_batch": max_batch, "enough_rows": enough_rows, "precision": precision}
         self._by_name = {given.name: end for given, end in zip(graph.inputs, self._ends, strict=True)}
 
@@ -189,6 +195,50 @@ class Inline(Runtime):
     @property
     def _updates(self) -> LocalUpdates:
         return self._messages.updates if self.player is None else self.player.updates
+
+    def _states(self) -> dict[str, UpdaterState]:
+        nodes = self.graph.parameterised().items()
+        return {name: state_of(node.updater, weights=False) for name, node in nodes}
+
+    def _add_to(self, snapshot: Snapshot) -> None:
+        updates = self._updates
+        data, tensors = snapshot.data, snapshot.tensors
+        data["members"] = {name: member.state() for name, member in updates.members.items()}
+        data["tokens"] = [asdict(token) for token in updates.tokens]
+        for name, group in self.graph.replicas.items():
+            for i, tensor in enumerate([] if group.table is None else group.table.tensors()):
+                tensors[f"table/{name}/{i}"] = tensor.detach().cpu().clone()
+        schedule = self._schedule
+        data["schedule"] = schedule.state() if hasattr(schedule, "state") else None
+
+    def _set_states(self, snapshot: Snapshot) -> None:
+        nodes, states, data = self.graph.parameterised(), snapshot.nodes(), snapshot.data
+        check_states(nodes, states)
+        spread_weights(self.graph, snapshot)
+        for name, node in nodes.items():
+            restore_state(node.updater, states[name], name)
+        self._restored = "members" in data  # else a snapshot of worker processes
+        if not self._restored:
+            return
+        updates = self._updates
+        for name, member in updates.members.items():
+            member.restore(data["members"][name])
+        updates.tokens.clear()
+        updates.tokens.extend(Token(**token) for token in data["tokens"])
+        for name, group in self.graph.replicas.items():
+            for i, tensor in enumerate([] if group.table is None else group.table.tensors()):
+                tensor.copy_(snapshot.tensors[f"table/{name}/{i}"])
+        if hasattr(schedule := self._schedule, "restore") and data["schedule"] is not None:
+            schedule.restore(data["schedule"])
+
+    @property
+    def _schedule(self) -> Any:
+        return self._messages.schedule if self.player is None else self.player.schedule
+
+    def _equalise(self) -> None:
+        restored, self._restored = self._restored, False
+        if not restored:
+            super()._equalise()
 
     def _turn(self) -> None:
         moved = self._messages.step() if self.player is None else self.player.step(self.controller.max_active_keys)

@@ -26,6 +26,10 @@ class Known:
         """The number of instances that are unchanged since the fork."""
         return len(self._places)
 
+    def has(self, instance: Instance) -> bool:
+        """Whether an instance was added and is unchanged."""
+        return id(instance) in self._places
+
     def add(self, instances: Iterable[Instance]) -> None:
         """Add instances, before workers are forked."""
         for instance in instances:
@@ -38,7 +42,7 @@ class Known:
         self._stamps = [_stamp(instance) for instance in self.instances]
         for instance, stamp in zip(self.instances, self._stamps, strict=True):
             if stamp is None or not _is_plain(instance):
-                del self._places[id(instance)]
+                self._places.pop(id(instance), None)
 
     def place(self, instance: Instance) -> int:
         """Returns the index of an instance in the list; -1 if workers do not have its current version."""

@@ -3,6 +3,7 @@
     send(worker, note)      adds the era; never blocks
     take_in()               dispatches received notes of this era
     ask()                   ASK to all, wait for every ANSWER: counts and queues
+    save()                  SAVE to all, without waiting; `states` are those of the last SAVE that all have answered
     show()                  SHOW to all, at intervals, without waiting. Once every worker has sent its events, all
                             events older than the SHOW go to the listeners
     abandon()               a new era: frames in transit are dropped on arrival
@@ -20,8 +21,9 @@ from typing import Any
 from ampnet.errors import TransportError
 from ampnet.runtime.answers import Answers
 from ampnet.runtime.events import InOrder, events_of
-from ampnet.runtime.protocol import Kind
-from ampnet.runtime.transport import Endpoint, Note
+from ampnet.runtime.protocol import Kind, state_from
+from ampnet.runtime.transport import AnyEndpoint, Note
+from ampnet.update.state import UpdaterState
 
 _NAP = 0.02
 """The maximal sleep, in seconds."""
@@ -34,7 +36,7 @@ class Post:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: AnyEndpoint,
         workers: int,
         events: InOrder,
         clock: Callable[[], float],
@@ -51,6 +53,10 @@ class Post:
         """The last ones."""
         self.heard = self._shown = time.monotonic()
         """The time when the last note other than an answer arrived."""
+        self.states: dict[str, UpdaterState] = {}
+        """The states of all nodes with parameters; empty before the first SAVE is answered."""
+        self._saving: tuple[int, set[int], dict[str, UpdaterState]] | None = None
+        """The last SAVE: its token, the workers that have not answered yet, and the states received."""
         self._showing: tuple[int, float, set[int]] | None = None
         """The last SHOW: its token, its time, and the workers that have not answered yet."""
 
@@ -83,7 +89,7 @@ class Post:
             self._wait()
 
     def _wait(self) -> None:
-        self.broken = self.endpoint.pending() > 0  # with an empty outbox, waiting writes nothing
+        self.broken = self.endpoint.fragile()
         self.endpoint.wait(_NAP)
         self.broken = False
 
@@ -104,6 +110,10 @@ class Post:
             elif note.kind == Kind.EVENTS:
                 self._events.collect(events_of(note))
                 self._showed(sender, note.data["token"])
+            elif note.kind == Kind.STATE:
+                self._saved(sender, note)
+            elif note.kind == Kind.PEEK:  # no progress of the run
+                self._hear(sender, note)
             else:
                 self.heard = time.monotonic()
                 self._hear(sender, note)
@@ -123,6 +133,36 @@ class Post:
                 self._wait()
         self._events.release(asked)
         return self.answers
+
+    def save(self, *, weights: bool) -> None:
+        """Ask workers for the states of their nodes, without waiting for them."""
+        self._token += 1
+        self._saving = (self._token, set(range(self.workers)), {})
+        self.everybody(Kind.SAVE, token=self._token, weights=weights)
+
+    @property
+    def saving(self) -> bool:
+        """Whether a SAVE has not been answered by all workers."""
+        return self._saving is not None
+
+    def _saved(self, worker: int, note: Note) -> None:
+        if self._saving is None or self._saving[0] != note.data["token"]:
+            return
+        _, missing, states = self._saving
+        if note.data["node"] is not None:
+            states[note.data["node"]] = state_from(note)
+            return
+        missing.discard(worker)
+        if not missing:
+            self.states, self._saving = states, None
+
+    def await_states(self) -> dict[str, UpdaterState]:
+        """Wait until all workers have answered the last SAVE; returns the states."""
+        while self._saving is not None:
+            if not self.take_in():
+                self._look()
+                self._wait()
+        return self.states
 
     def show(self) -> None:
         """Ask workers for their events, without waiting for them."""
@@ -145,6 +185,6 @@ class Post:
     def abandon(self) -> None:
         """Begin a new era."""
         self.era += 1
-        self._showing = None
+        self._showing = self._saving = None
         self._events.drop()
         self.everybody(Kind.ABANDON)

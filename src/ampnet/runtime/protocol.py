@@ -4,10 +4,13 @@
                      RATES    learning rates of nodes, from now on
                      ABANDON  drop all that is in flight                     ASK     answer with counts and queues
                      SHOW     send the events collected so far               STOP    end
+                     SAVE     send the states of nodes with parameters       WEIGHTS of a node, if memory is not shared
     among workers    TOKEN    synchronises the replicas of a node; besides, slices of rows (`ampnet.wave.slice`)
     to controller    DONE     training losses, and instances played          REPORT  losses and predictions of inference
                      ERROR    a node failed                                  EVENTS  for the log
                      ANSWER   to ASK                                         EQUAL   replicas are equal after a stream
+                     STATE    to SAVE, one for each node
+    both ways        PEEK     the weights of nodes, for predictions beside a run (`ampnet.runtime.beside`)
 
 A note holds numbers, texts and arrays, so nothing is unpickled. The sender adds the number of its **era**: every
 ABANDON begins a new one. Frames of an earlier era are dropped on arrival.
@@ -16,7 +19,7 @@ ABANDON begins a new one. Frames of an earlier era are dropped on arrival.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from enum import IntEnum
@@ -26,13 +29,15 @@ import numpy as np
 import torch
 
 from ampnet import errors
-from ampnet.errors import NodeError, StallError
+from ampnet.errors import NodeError, StallError, TransportError
 from ampnet.graph import Graph
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
+from ampnet.nodes.transform import Parameterised
 from ampnet.replicas.member import Token
 from ampnet.runtime.transport import Note
 from ampnet.state import Column, States
+from ampnet.update.state import UpdaterState, state_of
 
 
 class Kind(IntEnum):
@@ -52,13 +57,26 @@ class Kind(IntEnum):
     ANSWER = 12
     EQUAL = 13
     RATES = 14
+    SAVE = 15
+    STATE = 16
+    WEIGHTS = 17
+    PEEK = 18
 
 
-def token_note(token: Token) -> Note:
-    return Note(Kind.TOKEN, asdict(token))
+def token_note(token: Token, table: Sequence[torch.Tensor] = ()) -> Note:
+    """Returns a note with a token. ``table``: what it carries, where members do not share memory."""
+    return Note(Kind.TOKEN, asdict(token), {str(i): tensor for i, tensor in enumerate(table)})
 
 
-def token_of(note: Note) -> Token:
+def token_of(note: Note, table: Sequence[torch.Tensor] = ()) -> Token:
+    """Returns the token of a note. ``table``: tensors that get the values that it carries."""
+    if len(note.arrays) != len(table):
+        raise TransportError(f"a token with {len(note.arrays)} tensors for a table of {len(table)}")
+    for i, mine in enumerate(table):
+        given = torch.as_tensor(note.arrays[str(i)])
+        if given.shape != mine.shape or given.dtype != mine.dtype:
+            raise TransportError(f"a token with a tensor of {tuple(given.shape)} for one of {tuple(mine.shape)}")
+        mine.copy_(given)
     return Token(**{item.name: note.data[item.name] for item in fields(Token)})
 
 
@@ -133,6 +151,38 @@ def done_of(note: Note, losses: Mapping[str, Sequence[str]]) -> tuple[Column, li
                     )
                 )
     return instances, reports
+
+
+def state_notes(nodes: Iterable[Parameterised], token: int, weights: bool) -> Iterator[Note]:
+    """Yields a note with the state of each node, and a last one without a node."""
+    for node in nodes:
+        state = state_of(node.updater, weights=weights)
+        yield Note(Kind.STATE, {"token": token, "node": node.name, "state": state.data}, dict(state.tensors))
+    yield Note(Kind.STATE, {"token": token, "node": None})
+
+
+def peek_note(nodes: Iterable[Parameterised], asked: Note) -> Note:
+    """Returns a note with versions and weights of those nodes that are asked for."""
+    wanted = [node for node in nodes if node.name in asked.data["nodes"]]
+    versions = {node.name: node.updater.version for node in wanted}
+    arrays: dict[str, Any] = {f"{n.name}/{i}": w for n in wanted for i, w in enumerate(n.updater.weights)}
+    return Note(Kind.PEEK, {"token": asked.data["token"], "versions": versions}, arrays)
+
+
+def state_from(note: Note) -> UpdaterState:
+    """Returns the state of a node, from its note."""
+    return UpdaterState({name: torch.as_tensor(value) for name, value in note.arrays.items()}, note.data["state"])
+
+
+def weights_note(node: Parameterised) -> Note:
+    """Returns a note with the weights of a node, for workers that do not share its memory."""
+    return Note(Kind.WEIGHTS, {"node": node.name}, {str(i): w for i, w in enumerate(node.updater.weights)})
+
+
+def take_weights(note: Note, graph: Graph) -> None:
+    """Write the weights of a note into the parameters of their node."""
+    for i, weight in enumerate(graph.parameterised()[note.data["node"]].updater.weights):
+        weight.copy_(torch.as_tensor(note.arrays[str(i)]))
 
 
 def loss_metrics(graph: Graph) -> dict[str, tuple[str, ...]]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import gc
 import platform
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -38,16 +39,23 @@ from ampnet.runtime.by_name import adopt, resolved
 from ampnet.runtime.engine import Engine
 from ampnet.runtime.predicting import predict, predict_stream
 from ampnet.runtime.stats import RunStats
+from ampnet.snapshot import Snapshot, check_fits, collect
 from ampnet.state import Column
 from ampnet.structure import Structure
 from ampnet.update.policy import Update
+from ampnet.update.state import UpdaterState
 from ampnet.update.updater import Updater
+
+if TYPE_CHECKING:
+    from ampnet.runtime.beside import Beside
 
 
 class Runtime:
     """Base class of the runtimes: a context manager that owns its workers. See the head of this file."""
 
     kind = "?"
+    weights_elsewhere = False
+    """Whether other processes change the weights during a run."""
 
     def __init__(
         self,
@@ -72,6 +80,8 @@ class Runtime:
                 f"a runtime takes a graph, got {a(type(graph).__name__)}: ampnet.compile(model, *example) makes one"
             )
         self.graph, self.clock = graph, clock
+        self.beside: Beside | None = None
+        """Plays predictions beside the runs, if this runtime is served."""
         self._predicting: Runtime | None = None
         """The runtime of the prediction graph, after the first prediction."""
         self._inside, self._began, self._ran = False, 0.0, 0.0
@@ -204,7 +214,53 @@ class Runtime:
         for name, rate in rates.items():
             nodes[name].updater.learning_rate = rate
 
+    # -- snapshots
+
+    def snapshot(self) -> Snapshot:
+        """Returns a copy of everything that training depends on: weights, optimizers, gradients not applied yet,
+        counters, instance numbers.
+
+        May be called between runs, and in ``on_turn`` of a run. If nothing is in flight it is complete; else see
+        `ampnet.snapshot`.
+        """
+        made = collect(self.graph, self._states())
+        made.data |= {"numbers": self.controller.numbers.state(), "equal": self._equal}
+        self._add_to(made)
+        return made
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue from a snapshot of a runtime with the same graph and update policies. Not during a run.
+
+        `Inline` then goes on as if it had never stopped, to the bit, if nothing was in flight at the snapshot. (Where
+        messages are passed, or replicas are chosen by turns, their order also depends on earlier ones.) Worker
+        processes start again from it; replicas that were not synchronised begin with the mean of their weights.
+
+        Raises `CheckpointError` if it does not fit; nothing is changed then.
+        """
+        if self._inside:
+            raise AmpnetError("restore was called within a run; call it between two runs")
+        check_fits(self.graph, snapshot)
+        self._set_states(snapshot)
+        self.controller.numbers.restore(snapshot.data["numbers"])
+        self._equal = bool(snapshot.data["equal"])
+        self._left = {name: _written(self._members(group)[0]) for name, group in self.graph.replicas.items()}
+
+    def _states(self) -> dict[str, UpdaterState]:
+        """Returns the state of each node with parameters."""
+        raise NotImplementedError
+
+    def _set_states(self, snapshot: Snapshot) -> None:
+        """Give nodes and weights the states of a snapshot."""
+        raise NotImplementedError
+
+    def _add_to(self, snapshot: Snapshot) -> None:
+        """Add to a snapshot what only this kind of runtime has."""
+
     # -- overridden by each runtime
+
+    def _ask_weights(self, token: int, nodes: Sequence[str]) -> None:
+        """Ask for the weights of nodes that are elsewhere; `Beside.hear` gets them."""
+        raise NotImplementedError
 
     def _announcer(self, listeners: Sequence[Listener]) -> Announcer:
         return Announcer(listeners, self.clock)
@@ -309,6 +365,8 @@ class Runtime:
         tables = [group for group in self.graph.replicas.values() if group.table is not None]
         try:
             self._inside, self._began, controller.stopping = True, time.perf_counter(), False
+            if self.beside is not None:
+                self.beside.begin()
             with torch.no_grad(), _fewer_collections(), self._guarded():
                 self._equalise()
                 self._equal = not self.graph.replicas
@@ -322,6 +380,8 @@ class Runtime:
                 while controller.busy:
                     self._turn()
                     controller.pump()
+                    if self.beside is not None:
+                        self.beside.turn()
                     if (on_turn is not None or self._announce.turns) and time.monotonic() >= due:
                         progress = controller.progress()
                         if progress is not None:
@@ -338,6 +398,8 @@ class Runtime:
             raise
         finally:
             self._inside = False
+            if self.beside is not None:
+                self.beside.end()
             self._ran += time.perf_counter() - self._began
         if self._announce.wants(Rest):
             held = self.held()
@@ -416,8 +478,12 @@ class Runtime:
 def _fewer_collections() -> Iterator[None]:
     """A context with fewer garbage collections: a run creates many objects, and no cycles.
 
-    Objects from before the run (torch alone has some hundred thousand) are not scanned again and again.
+    Objects from before the run (torch alone has some hundred thousand) are not scanned again and again. Within another
+    such context, also of another thread, it does nothing.
     """
+    if not _FEWER.acquire(blocking=False):
+        yield
+        return
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 50_000), *before[1:])
     freeze = gc.get_freeze_count() == 0
@@ -429,6 +495,10 @@ def _fewer_collections() -> Iterator[None]:
         if freeze:
             gc.unfreeze()
         gc.set_threshold(*before)
+        _FEWER.release()
+
+
+_FEWER = threading.Lock()
 
 
 def _written(updater: Updater) -> list[int]:

@@ -58,7 +58,8 @@ class Staging:
             else Cutter(None, 1)
             for team in teams
         ]
-        self._waves = 0
+        self.waves = 0
+        """The number of the last wave."""
         self.shares = (1, 1)
         """The number of copies of nodes that waves are distributed over, and the wave size; not of the whole model."""
         if self._parted and len(teams) == 1:
@@ -75,8 +76,8 @@ class Staging:
     def _send_waves(self, number: int) -> None:
         players = self._workers[number]
         for sort, wave in self._cutters[number].cut():
-            self._waves += 1
-            wave_number = self._waves if self._parted else None
+            self.waves += 1
+            wave_number = self.waves if self._parted else None
             where = {"team": number, "wave": wave_number, "predicts": self._predicts}
             note = pack(wave, sort, self._known, self._inputs, **where)
             try:

@@ -22,13 +22,22 @@ class RunStats:
     """The maximal number of waves in flight at once at a worker."""
     busy: tuple[float, ...] = ()
     """For each worker: its computing time as a share of the time of all runs."""
+    restarts: int = 0
+    """How often workers were started again after one was lost."""
+    replayed: int = 0
+    """Instances in flight that were computed again after a loss."""
+    workers: int = 0
+    """The number of workers of a cluster now; 0: not in a cluster."""
+    changes: tuple[str, ...] = ()
+    """Each change of the number of workers of a cluster, as text."""
 
     def words(self) -> str:
         """Returns the statistics as one line of text."""
         if self.engine != "waves":
             return f"engine: {self.engine}" + ("" if self.reason is None else f" ({self.reason})")
         shares = f"; busy: {_percents(self.busy)}" if len(self.busy) > 1 else ""
-        return f"engine: waves, {self.waves:,} played, at most {self.in_flight} in flight{shares}"
+        lost = f"; workers started again: {self.restarts}" if self.restarts else ""
+        return f"engine: waves, {self.waves:,} played, at most {self.in_flight} in flight{shares}{lost}"
 
 
 def _percents(shares: Sequence[float]) -> str:

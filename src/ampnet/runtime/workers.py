@@ -4,6 +4,9 @@
 [2] instances that workers have from the start are rehearsed, once for all replicas of the whole model
 [3] fork; each worker makes optimizers for its nodes, and its player, and serves (`ampnet.runtime.host`)
 
+After a lost worker all of them are made again (`ampnet.runtime.recovery`): [1] and [2] are as they were, and optimizers
+begin with the states that were saved last.
+
 A worker's memory holds the shared pages that it has touched, and everything that its maker had at the fork. To keep
 that small the maker has no optimizers, which may be larger than the parameters, and returns freed memory to the system.
 """
@@ -14,7 +17,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -22,6 +25,7 @@ from ampnet.errors import TransportError
 from ampnet.graph import Graph, Wiring
 from ampnet.instance import Instance
 from ampnet.nodes.products import Precision
+from ampnet.nodes.transform import Parameterised
 from ampnet.plan.planner import Planner
 from ampnet.plan.team import Team
 from ampnet.runtime import children
@@ -40,6 +44,7 @@ from ampnet.runtime.transport.endpoint import SPIN
 from ampnet.runtime.watch import DEBUGGED
 from ampnet.state import Ints
 from ampnet.structure import Shelf
+from ampnet.update.state import UpdaterState, restore_state
 from ampnet.update.updater import no_sums
 from ampnet.wave.schedule import WAVE_SCHEDULES
 
@@ -81,6 +86,30 @@ class WorkerSettings:
         return -(-self.max_active_keys // teams)
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What workers start from."""
+
+    again: bool = False
+    """Whether there were workers before: parameters are in shared memory already."""
+    states: Mapping[str, UpdaterState] = field(default_factory=dict)
+    """The states of nodes, by name; an optimizer without one starts fresh."""
+    pending: bool = False
+    """Whether gradients that were not applied are part of the states. After a loss they are not: they are older than
+    the weights."""
+    prepared: Planner | None = None
+    """The planner that workers before had, if each team has one worker."""
+    waves: int = 0
+    """Waves are numbered from this number on."""
+
+    def give(self, node: Parameterised, version: int) -> None:
+        """Give a node, which has a new optimizer, its state. ``version``: the one it had when the process forked."""
+        state = self.states.get(node.name)
+        if state is not None:
+            restore_state(node.updater, state, node.name, pending=self.pending)
+        node.updater.version = max(version, node.updater.version)
+
+
 class Workers:
     """See the head of this file."""
 
@@ -95,22 +124,25 @@ class Workers:
         known: Known,
         rehearsed: Sequence[Instance],
         prediction: Graph | None,
+        beginning: Beginning,
         *,
         hear: Callable[[int, Note], None],
         look: Callable[[], None],
         on_worker: Callable[[Host], None],
     ) -> None:
         """``hosts``: the worker of each node. ``prediction``: the prediction graph, if there is one. ``hear``,
-        ``look``: as in `Post`. ``on_worker``: called in each worker."""
+        ``look``: as in `Post`. ``on_worker``: called in each worker. ``beginning``: where they start from."""
         self.graph, self.wiring, self.settings, self.clock = graph, wiring, settings, clock
         self._events, self._known, self._rehearsed, self._on_worker = events, known, rehearsed, on_worker
         self._hosts = hosts
         self.prediction = prediction
-        _share(graph, prediction)  # [1]
+        self._beginning = beginning
+        if not beginning.again:
+            _share(graph, prediction)  # [1]
         self.teams = teams_of(graph, wiring, hosts)
         self._inputs = inputs_of(graph)
         self._places = settings.places(len(self.teams))
-        self._prepared = self._prepare()  # [2]
+        self.prepared = beginning.prepared if beginning.again else self._prepare()  # [2]
         known.seal()
         self.mesh = _mesh(settings)
         teams = [team for team, _ in self.teams]
@@ -168,7 +200,9 @@ class Workers:
             os.sched_setaffinity(0, {cores[number % len(cores)]})
         for name, node in self.graph.parameterised().items():
             if self._hosts[name] == number:
+                version = node.updater.version
                 node.updater.adopt(node.updater.policy)
+                self._beginning.give(node, version)
         host = Host(
             number,
             f"worker{number}",
@@ -190,13 +224,15 @@ class Workers:
             precision=settings.precision,
             prediction=self.prediction,
         )
-        host.rehearse(self._rehearsed, self._prepared)
+        # After a loss, a worker that has a part of the model plans instances as they come, to begin soon.
+        host.rehearse(() if self._beginning.again and self.prepared is None else self._rehearsed, self.prepared)
+        host.player.first = self._beginning.waves
         self._on_worker(host)
         host.serve()
 
-    def end(self, *, lost: bool = False) -> None:
+    def end(self, *, lost: bool = False) -> Mapping[str, UpdaterState]:
         """End the workers: send STOP, wait briefly, kill the remaining ones. In a process that did not make them, only
-        close its copies."""
+        close its copies. Returns no states: weights are in shared memory."""
         with children.undisturbed():
             patience = 0.0
             if self.crew.mine and not self.post.broken:
@@ -206,6 +242,7 @@ class Workers:
             self.crew.end(patience)
             self.post.endpoint.close()
             self.mesh.close()
+        return {}
 
 
 def _share(graph: Graph, prediction: Graph | None) -> None:

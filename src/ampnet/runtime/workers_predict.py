@@ -22,16 +22,16 @@ from ampnet.runtime.stats import RunStats
 from ampnet.state import Column
 
 if TYPE_CHECKING:
-    from ampnet.runtime.processes import Processes
+    from ampnet.runtime.distributed import Distributed
 
 
 class OnWorkers(Runtime):
-    """The inner runtime of a `Processes`, for its prediction graph."""
+    """The inner runtime of a `Distributed`, for its prediction graph."""
 
     kind = "processes"
     may_play = True
 
-    def __init__(self, graph: Graph, owner: Processes) -> None:
+    def __init__(self, graph: Graph, owner: Distributed) -> None:
         super().__init__(
             graph, update=None, updates=None, max_active_keys=owner.controller.max_active_keys,
             wave_size=owner.settings["wave_size"], max_batch=None, enough_rows=None, schedule=None,

@@ -129,6 +129,8 @@ class Player:
         self._clock = 0
         for node in updates.trains:
             node.updater.live_versions = self._held_by(node.name)
+        self.first = 0
+        """Waves that are cut here are numbered from 1 more than this."""
         self.waves = self.instances = self.operations = self.messages = 0
         """Waves begun, instances played, operations and messages computed."""
         self.most = 0
@@ -218,7 +220,7 @@ class Player:
         except NodeError as error:
             cause = error.__cause__ or error
             raise NodeError(error.node, error.direction, error.states, self.name, cause) from cause
-        number = self.waves if lot.wave is None else lot.wave
+        number = self.first + self.waves if lot.wave is None else lot.wave
         passage = Passage(number, lot, planner, layout, self.products, skips=self.skips, alone=self._alone)
         if lot.wave is not None:
             self._by_wave[number] = passage

@@ -16,7 +16,7 @@ With updates frozen the order decides nothing (promise P3); otherwise it decides
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,8 +34,24 @@ class WaveSchedule(Protocol):
         """The passage to play now, of those in flight (oldest first); None: begin another, which ``more`` says is
         there."""
 
+    def state(self) -> Any:
+        """Returns what its choices depend on besides the passages, as plain data."""
 
-class BackwardFirst:
+    def restore(self, state: Any) -> None:
+        """Continue from a state."""
+
+
+class _Stateless:
+    """A schedule that depends on the passages alone."""
+
+    def state(self) -> Any:
+        return None
+
+    def restore(self, state: Any) -> None:
+        """There is nothing to restore."""
+
+
+class BackwardFirst(_Stateless):
     """Backward before forward, then the oldest; of those that go to other workers, if there are any."""
 
     one_by_one = True
@@ -46,7 +62,7 @@ class BackwardFirst:
         return passages[0] if passages else None
 
 
-class Fifo:
+class Fifo(_Stateless):
     """The passage that has waited longest."""
 
     one_by_one = False
@@ -55,7 +71,7 @@ class Fifo:
         return None if more else min(passages, key=lambda p: p.played_at, default=None)
 
 
-class Sweep:
+class Sweep(_Stateless):
     """The least advanced passage."""
 
     one_by_one = False
@@ -71,6 +87,12 @@ class Random:
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
+
+    def state(self) -> Any:
+        return self._rng.bit_generator.state
+
+    def restore(self, state: Any) -> None:
+        self._rng.bit_generator.state = state
 
     def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
         chosen = int(self._rng.integers(len(passages) + more)) if passages or more else 0

@@ -120,6 +120,15 @@ def receive_all(receiver: Endpoint, enough: Callable[[list[tuple[int, Frame]]], 
     return frames
 
 
+def finish(endpoint: Endpoint) -> None:
+    """As a process does before it ends: what it sent has left, and what it received is acknowledged."""
+    deadline = time.monotonic() + PATIENCE
+    while not endpoint.flush():
+        assert time.monotonic() < deadline, f"{endpoint.pending()} frames do not leave"
+        endpoint.wait(1.0)
+    endpoint.close()
+
+
 # Processes.
 
 
@@ -316,6 +325,7 @@ class Contract:
                     end.wait(0.1)
             for q in others:
                 assert contents(got[q]) == contents(frames(q, p)), f"from {q} to {p}"
+            finish(end)
 
         with self.connect(parties) as c, children(*(lambda p=p: play(p) for p in range(parties))):  # type: ignore[misc]
             pass
@@ -391,11 +401,12 @@ class Contract:
             end.send(1, piece(3, big))
             end.send(1, piece(4, big[:, ::2]))
             end.send(1, piece(5, None))
-            while not end.flush():
-                end.wait(1.0)
+            finish(end)
 
         with self.connect(2) as c, children(sender):
-            got = [f for _, f in receive_all(c.endpoint(1), lambda frames: len(frames) == 6)]
+            end = c.endpoint(1)
+            got = [f for _, f in receive_all(end, lambda frames: len(frames) == 6)]
+            finish(end)
             note = Note(2, {"text": "x" * 200_000}, {"big": big.numpy()})
             assert contents(got) == contents(
                 [Note(1), note, numbered(7), piece(3, big), piece(4, big[:, ::2]), piece(5, None)]
@@ -420,6 +431,7 @@ class Contract:
                     got += 1
                 if not end.flush() or got < many:
                     end.wait(0.5)
+            finish(end)
 
         with self.connect(2) as c, children(lambda: flood(0), lambda: flood(1)):
             pass
@@ -506,6 +518,7 @@ class Contract:
                     assert end.wait(PATIENCE), f"pong {i} was not woken"
                 assert waves(got) == [i]
                 end.send(0, got[0][1])
+            finish(end)
 
         with self.connect(2) as c, children(pong):
             end = c.endpoint(0)
@@ -517,11 +530,14 @@ class Contract:
                     assert end.wait(PATIENCE), f"ping {i} was not woken"
                 assert waves(got) == [i]
                 times.append(time.perf_counter() - began)
+            finish(end)
             assert np.median(times) < 0.1, "there and back takes so long: sleepers are not woken"
 
     def test_waiting_ends_when_the_outbox_moves_on(self) -> None:
         def reader() -> None:
-            receive_all(c.endpoint(1), lambda frames: len(waves(frames)) == 400)
+            end = c.endpoint(1)
+            receive_all(end, lambda frames: len(waves(frames)) == 400)
+            finish(end)
 
         with self.connect(2) as c:
             end = c.endpoint(0)

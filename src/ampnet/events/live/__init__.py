@@ -4,8 +4,8 @@
         print(live.address)                                  # http://127.0.0.1:40123/
         runtime.train(instances)
 
-    training process ┌ the run ── events, progress ──> Watch ┐
-                     └ a thread: HTTP server <── page <──────┘──> browser: curves, Gantt chart, workers, graph, nodes
+    training process ┌ the run ── events, progress ──> LiveData ┐
+                     └ a thread: HTTP server <── page <─────────┘──> browser: curves, Gantt chart, workers, graph, nodes
 
 The page has the sections of the report (`ampnet.events.report`), rebuilt about once a second while a browser asks for
 them. When the run ends, so does the server; the page says so and keeps its last picture.
@@ -28,8 +28,8 @@ from typing import Self
 from ampnet.controller import Progress
 from ampnet.events.live.page import Picture, parts, picture_of, shell
 from ampnet.events.live.server import Server
-from ampnet.events.live.standing import Plan
-from ampnet.events.live.watch import KINDS, Watch
+from ampnet.events.live.standing import RunSize
+from ampnet.events.live.watch import KINDS, LiveData
 from ampnet.events.log import Event
 from ampnet.events.sampling import EVERY, MOST
 from ampnet.graph import Graph
@@ -63,9 +63,9 @@ class Live:
         every: float = EVERY,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._watch = Watch(most, every, clock)
+        self._watch = LiveData(most, every, clock)
         self.sampling = self._watch.sampling
-        self._plan = Plan(epochs, dict(records or {}))
+        self._plan = RunSize(epochs, dict(records or {}))
         self._picture: Picture | None = None
         self._every = every
         self._making = threading.Lock()
@@ -83,7 +83,7 @@ class Live:
         """Set what is known of the run only after the server was started; see the class."""
         self._picture = picture_of(graph)
         if epochs is not None:
-            self._plan = Plan(epochs, dict(records or {}))
+            self._plan = RunSize(epochs, dict(records or {}))
 
     def __call__(self, event: Event) -> None:
         self._watch(event)

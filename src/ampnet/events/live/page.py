@@ -20,8 +20,8 @@ from ampnet.events.gantt import chart
 from ampnet.events.gantt_page import SCRIPT as GANTT_SCRIPT
 from ampnet.events.gantt_page import STYLE as GANTT_STYLE
 from ampnet.events.gantt_page import figure
-from ampnet.events.live.standing import Plan, speed
-from ampnet.events.live.watch import Watch
+from ampnet.events.live.standing import RunSize, speed
+from ampnet.events.live.watch import LiveData
 from ampnet.events.record import Point, RunRecord
 from ampnet.events.report import STYLE, sections
 from ampnet.events.report.drawing import svg_of, without_replicas
@@ -106,7 +106,7 @@ def shell(picture: Picture | None, first: bytes, nonce: str) -> str:
     )
 
 
-def parts(watch: Watch, plan: Plan, version: int, ended: bool, picture: Picture | None) -> bytes:
+def parts(watch: LiveData, plan: RunSize, version: int, ended: bool, picture: Picture | None) -> bytes:
     """Returns the JSON of the parts of the page that change."""
     run = watch.record()
     made = {name: make(run) for name, (_, make) in SECTIONS.items() if make is not None}
@@ -133,7 +133,7 @@ def _marks(run: RunRecord, picture: Picture) -> dict[str, list[str]]:
     return {i: [percent(s), heat(s), "white" if s > 0.15 else "#1b1f23"] for i, s in shares.items()}
 
 
-def facts(run: RunRecord, plan: Plan, elapsed: float, ended: bool) -> str:
+def facts(run: RunRecord, plan: RunSize, elapsed: float, ended: bool) -> str:
     """Returns the numbers at the top, as HTML."""
     rows: list[tuple[str, str]] = []
     point = run.points[-1] if run.points else None
@@ -157,7 +157,7 @@ def facts(run: RunRecord, plan: Plan, elapsed: float, ended: bool) -> str:
     return f"<dl>{listed}</dl>{bar}"
 
 
-def _progress(run: RunRecord, plan: Plan, point: Point, ended: bool) -> list[tuple[str, str]]:
+def _progress(run: RunRecord, plan: RunSize, point: Point, ended: bool) -> list[tuple[str, str]]:
     name, _, number = point.stream.partition(" ")
     of = f" of {plan.epochs}" if plan.epochs is not None and number.isdecimal() else ""
     rows = [("stream", f"{name} {number}{of}".strip())]

@@ -13,7 +13,7 @@ LATELY = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunSize:
     """The planned size of a run."""
 
     epochs: int | None = None

@@ -1,4 +1,4 @@
-"""Watch: collects the live page's data. It adds up the sampled events, and keeps the boxes of the last period.
+"""LiveData: the data of the live page. It adds up the sampled events, and keeps the boxes of the last period.
 
     period       |####          |####          |####          |##
                                  [ kept: boxes ] [ coming in ]         the chart shows the last complete period
@@ -49,7 +49,7 @@ class _Period:
     """The time when it began, or its run; known at its end."""
 
 
-class Watch:
+class LiveData:
     """See the head of this file."""
 
     def __init__(self, most: int, every: float, clock: Callable[[], float]) -> None:

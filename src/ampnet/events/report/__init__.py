@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 
 from ampnet._version import __version__
-from ampnet.events.gantt import write_whole
+from ampnet.checkpoint.output import replacing
 from ampnet.events.gantt_page import READY
 from ampnet.events.gantt_page import SCRIPT as GANTT_SCRIPT
 from ampnet.events.gantt_page import STYLE as GANTT_STYLE
@@ -44,7 +44,8 @@ SECTIONS = {
 def report(run: RunRecord, path: str | Path) -> None:
     """Write the page, atomically."""
     text = page(run)
-    write_whole(Path(path), lambda part: part.write_text(text, encoding="utf-8"))
+    with replacing(Path(path)) as file:
+        file.write(text)
 
 
 def page(run: RunRecord) -> str:
@@ -58,13 +59,17 @@ def page(run: RunRecord) -> str:
             links.append(f'<a href="#{name}">{escape(heading)}</a>')
     return PAGE.format(
         title=escape(title),
-        summary=escape(sections.summary(run)),
+        summary=escape(sections.summary(run)) + _warning(run),
         links=" ".join(links),
         body="\n".join(parts),
         style=THEME + STYLE + GANTT_STYLE,
         script=GANTT_SCRIPT + SORTING + READY,
         version=escape(__version__),
     )
+
+
+def _warning(run: RunRecord) -> str:
+    return f"<br><b>Incomplete:</b> {escape(run.incomplete)}." if run.incomplete else ""
 
 
 STYLE = """

@@ -12,8 +12,13 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from ampnet.draw import Edge, Item, Sketch, picture, sketch
+from ampnet.draw.layout import Link, layers
 from ampnet.errors import DataError
+from ampnet.events.typed import read
 from ampnet.graph import Graph
+
+MOST = 2_000
+"""The maximal number of items of a drawing from a file."""
 
 
 def drawing_of(graph: Graph) -> dict[str, Any]:
@@ -24,15 +29,22 @@ def drawing_of(graph: Graph) -> dict[str, Any]:
 def sketch_from(data: Mapping[str, Any]) -> Sketch:
     """Returns the sketch from the decoded JSON of `drawing_of`. Raises `DataError` for invalid data."""
     try:
-        items = [_item(**one) for one in data["items"]]
-        edges = [Edge(**edge) for edge in data["edges"]]
-        numbers = (n for edge in edges for n in (edge.source, edge.target))
-        if not all(0 <= n < len(items) for n in numbers):
-            raise ValueError("an edge leads nowhere")
-        return Sketch(str(data["title"]), items, edges)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        found = read(Sketch, data)
+        if len(found.items) > MOST or len(found.edges) > 10 * MOST:
+            raise ValueError(f"more than {MOST:,} items, or ten times as many edges")
+        count = len(found.items)
+        for edge in found.edges:
+            if max(edge.source, edge.target) >= count:
+                raise ValueError("an edge leads nowhere")
+            if edge.out >= max(1, len(found.items[edge.source].outputs)):
+                raise ValueError("an edge leaves a port that its item does not have")
+            if edge.into >= max(1, len(found.items[edge.target].inputs)):
+                raise ValueError("an edge arrives at a port that its item does not have")
+        layers(count, [Link(edge.source, edge.target, back=edge.back) for edge in found.edges])
+        return found
+    except ValueError as error:
         known = ", ".join(f.name for f in fields(Sketch))
-        raise DataError(f"the run's settings hold a graph that cannot be drawn ({error!r}); it has {known}") from error
+        raise DataError(f"the run's settings hold a graph that cannot be drawn ({error}); it has {known}") from error
 
 
 def without_replicas(drawing: Sketch) -> Sketch:
@@ -79,11 +91,6 @@ def _used_ports(drawing: Sketch) -> Sketch:
     ]
     edges = [replace(e, out=outs[e.source].index(e.out), into=intos[e.target].index(e.into)) for e in drawing.edges]
     return Sketch(drawing.title, items, edges)
-
-
-def _item(**given: Any) -> Item:
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return Item(**values)
 
 
 def svg_of(drawing: Sketch, marks: Mapping[str, float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -165,7 +166,9 @@ def workers(run: RunRecord) -> str:
 
 def nodes(run: RunRecord) -> str:
     """Returns time, batches, updates and staleness of each node. Replicas of a node share a line."""
-    drawing = _drawing(run)
+    drawing = None
+    with suppress(DataError):  # the section of the graph says it
+        drawing = _drawing(run)
     details = {item.name: item.detail for item in drawing.items} if drawing is not None else {}
     lines = sorted(lines_of(run), key=lambda line: -line.total.seconds)
     spent = sum(line.total.seconds for line in lines)
@@ -249,7 +252,10 @@ def staleness(run: RunRecord) -> str:
 
 def graph(run: RunRecord) -> str:
     """Returns the drawing, with the time shares of the hottest nodes; replicas of a node are one item."""
-    drawing = _drawing(run)
+    try:
+        drawing = _drawing(run)
+    except DataError as error:
+        return f"<p>{escape(str(error))}</p>"
     if drawing is None:
         return "<p>The run's file holds no drawing: its settings have no <code>graph</code>.</p>"
     bases = {item.name: item.base or item.name for item in drawing.items}

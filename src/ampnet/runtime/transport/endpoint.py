@@ -103,6 +103,10 @@ class Endpoint:
         """Returns the number of records in the outbox."""
         return sum(map(len, self._outbox.values()))
 
+    def fragile(self) -> bool:
+        """Whether an interrupt of `wait` could leave a frame half written: not with an empty outbox."""
+        return self.pending() > 0
+
     def overflows(self) -> int:
         """Returns the number of slices with large rows that found no room in a slab and went through a ring."""
         return sum(way.slab_out.overflows for way in self._ways.values())
