@@ -4,12 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: train test docs bench lint types format experiments clean help
+MINUTES ?= 20
+
+.PHONY: train test docs bench fuzz lint types format experiments clean help
 
 help:
 	@echo "make train        train the list-reduction RNN to 97 % validation accuracy"
 	@echo "make test         lint, types and all tests"
 	@echo "make docs         the docs site with the API reference, in docs/_build/html"
+	@echo "make fuzz         property tests with new random examples, for MINUTES=20 minutes"
 	@echo "make bench        slow tests, then all workloads beside their peers (ampnet bench all)"
 	@echo "make experiments  the paper's Table 1 and appendix again, some hours; writes docs/results.md"
 	@echo "make lint         ruff and mypy only"
@@ -44,6 +47,9 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m slow --timeout 1800
 	$(BIN)/ampnet bench all
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 experiments: $(STAMP)
 	$(BIN)/python -m bench.paper

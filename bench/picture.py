@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ampnet.checkpoint.output import replacing
 from bench.result import Line, Result
 
 if TYPE_CHECKING:
@@ -57,9 +58,5 @@ def _bars(axes: Axes, lines: list[Line], values: list[float], title: str, unit: 
 
 def save(figure: object, path: Path) -> None:
     """Whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        figure.savefig(part, format="png", dpi=130)  # type: ignore[attr-defined]
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path, "wb") as file:
+        figure.savefig(file, format="png", dpi=130)  # type: ignore[attr-defined]

@@ -55,6 +55,7 @@ API = {
     "ampnet.nodes": "the IR nodes, for graphs wired by hand",
     "ampnet.testing": "gradient oracle, scripted schedules, leak check",
     "ampnet.events": "event log, meters, traces",
+    "ampnet.checkpoint": "checkpoints in a folder; files replaced whole or not at all",
     "ampnet.data": "data sets",
     "ampnet.models": "the models of the paper",
     "ampnet.profile": "where the time of a model goes",

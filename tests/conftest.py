@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from ampnet.instance import StreamStats
 from ampnet.runtime.inline import Inline
 from ampnet.testing import assert_at_rest
+from tests import fuzz
 
 torch.set_num_threads(1)
 settings.register_profile("ampnet", deadline=None, print_blob=True, derandomize=True)
-settings.load_profile("ampnet")
+settings.register_profile("fuzz", deadline=None, print_blob=True, derandomize=False, database=None)
+FUZZING = fuzz.VARIABLE in os.environ
+settings.load_profile("fuzz" if FUZZING else "ampnet")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In a fuzzing run (`tests.fuzz`), only tests that draw examples."""
+    if FUZZING:
+        items[:] = [
+            item for item in items if item.get_closest_marker("fuzz") or is_hypothesis_test(getattr(item, "obj", None))
+        ]
 
 
 @pytest.fixture(autouse=True)

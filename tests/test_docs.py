@@ -38,6 +38,7 @@ PAGES = [
     *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
 ]
 ELSEWHERE = {
+    "README.md": "tests/test_readme.py",
     "docs/tutorial.md": "tests/test_tutorial.py",
     "docs/data.md": "tests/data/test_page.py",
     "docs/train.md": "tests/experiments/test_page.py",
@@ -49,8 +50,10 @@ ELSEWHERE = {
 PARSED = {
     "bench": "takes minutes; tests/bench runs it with few batches",
     "profile": "tests/test_profile.py runs it",
+    "serve": "runs until a signal; tests/serve runs it",
     "data": "fetches, or reads whole data sets; tests/data runs it against a local server",
     "--device": "needs a GPU",
+    "--cluster": "needs several machines; tests/runtime/cluster runs it on one",
     "auto": "trials of a second each; tests/cli/test_choosing.py runs them",
     "glove300": "vectors that the small data do not have",
 }
@@ -59,7 +62,12 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 COMMAND = re.compile(r"^(?:\$ )?((?:ampnet|make|python) .*)", re.M)
 INLINE = re.compile(r"`(ampnet \w[\w-]* [^`A-Z\[.]+)`")
 """Commands inside of a text, but for those with a placeholder in capitals."""
-BEFOREHAND = {"digits.pt": "mnist", "lists.pt": "list-reduction", "trees.pt": "sentiment", "facts.pt": "babi15"}
+BEFOREHAND = {
+    "digits.safetensors": "mnist",
+    "lists.safetensors": "list-reduction",
+    "trees.safetensors": "sentiment",
+    "facts.safetensors": "babi15",
+}
 """Files that pages ask: models of these workloads."""
 
 

@@ -26,7 +26,7 @@ from ampnet.lang import Model
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SIZES = {
     "mlp": 200,
-    "list_reduction": 2000,
+    "list_reduction": 3000,
     "tree_lstm": 120,
     "babi15": 120,
     "qm9": 150,

@@ -15,4 +15,4 @@ def test_the_page_runs_and_prints_what_it_shows(tmp_path: Path, monkeypatch: pyt
     with torch.random.fork_rng():
         names = run_page(ROOT / "docs" / "library.md", "library.py")
     assert names["runtime"].stats().engine == "waves"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["parity.csv", "parity.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parity.csv", "parity.safetensors"]

@@ -1,19 +1,21 @@
 """What README.md shows is what is there: the table of speed, the picture, the line that `make train` ends with.
 
-Its snippets and commands are run by `tests/test_docs.py`.
+Its snippets are run here; its commands are run by `tests/test_docs.py`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from ampnet.cli import main
 from bench import readme, wave_picture
-from tests.pages import ROOT
+from tests.pages import ROOT, run_page
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
@@ -34,6 +36,16 @@ def train(*more: str) -> list[str]:
     """The command of `make train`."""
     (command,) = re.findall(r"^train:.*\n\t\$\(BIN\)/ampnet (.*)", (ROOT / "Makefile").read_text(), re.M)
     return [*shlex.split(command), *more]
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
+def test_the_snippets_run_on_one_core_and_on_several() -> None:
+    with torch.random.fork_rng():
+        names = run_page(ROOT / "README.md", "readme_page.py")
+    trained, copied, model = names["trained"], names["copied"], names["model"]
+    assert trained.instances == 1000
+    assert trained.loss < 0.1
+    assert copied.nodes["middle#2"].module.weight.equal(model.middle.weight)
 
 
 def test_the_table_is_made_from_the_committed_results() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ampnet import testing as testing
     from ampnet.errors import AmpnetError as AmpnetError
     from ampnet.errors import CallbackError as CallbackError
+    from ampnet.errors import CheckpointError as CheckpointError
     from ampnet.errors import DataError as DataError
     from ampnet.errors import GraphError as GraphError
     from ampnet.errors import LossError as LossError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ampnet.errors import WorkerDied as WorkerDied
     from ampnet.fitting import BestWeights as BestWeights
     from ampnet.fitting import Callback as Callback
+    from ampnet.fitting import Checkpoint as Checkpoint
     from ampnet.fitting import CSVLogger as CSVLogger
     from ampnet.fitting import EarlyStopping as EarlyStopping
     from ampnet.fitting import FitInterrupted as FitInterrupted
@@ -55,8 +57,10 @@ if TYPE_CHECKING:
     from ampnet.replicas.replicate import Replicate as Replicate
     from ampnet.replicas.replicate import replicate as replicate
     from ampnet.replicas.sync import Sync as Sync
+    from ampnet.runtime.cluster.runtime import Cluster as Cluster
     from ampnet.runtime.inline import Inline as Inline
     from ampnet.runtime.processes import Processes as Processes
+    from ampnet.serve import serve as serve
     from ampnet.state import States as States
     from ampnet.structure import Structure as Structure
     from ampnet.tile import tile as tile
@@ -68,6 +72,9 @@ _HOME = {
     "CSVLogger": "fitting",
     "Callback": "fitting",
     "CallbackError": "errors",
+    "Cluster": "runtime.cluster.runtime",
+    "Checkpoint": "fitting",
+    "CheckpointError": "errors",
     "DataError": "errors",
     "EarlyStopping": "fitting",
     "Edges": "lang",
@@ -104,6 +111,7 @@ _HOME = {
     "fit": "fitting",
     "from_pyg": "lang",
     "replicate": "replicas.replicate",
+    "serve": "serve",
     "tile": "tile",
 }
 """The module, within this package, that each public name is imported from."""
@@ -133,6 +141,10 @@ class _Package(ModuleType):
         if name in _HOME and isinstance(value, ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        """A class or function that refers to this module can be sent to another process."""
+        return importlib.import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -28,6 +28,7 @@ from ampnet.loops import back_edges, in_order
 from ampnet.nodes.node import Node
 from ampnet.nodes.tied import module_dict
 from ampnet.nodes.transform import Parameterised
+from ampnet.recipe import MakesGraph, Recipe
 from ampnet.replicas.group import Copy, Replicas
 from ampnet.tile import Tiled, retie, whole_gradients, whole_modules
 
@@ -87,6 +88,13 @@ class Graph:
         """The nodes with parameters that `replicate` has copied, by their original names."""
         self.copies: dict[str, Copy] = {}
         """Every node that is one of several copies."""
+        self.recipe: MakesGraph | None = None
+        """How another machine can make this graph again; None: it was wired by hand."""
+
+    def record(self, call: str, *args: Any, **kwargs: Any) -> None:
+        """Add a call that changes this graph to its recipe."""
+        if isinstance(self.recipe, Recipe):
+            self.recipe.add(call, *args, **kwargs)
 
     def add(self, name: str, node: AnyNode) -> AnyNode:
         """Add a node to the graph. Returns it."""

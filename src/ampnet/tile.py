@@ -116,6 +116,7 @@ def tile(graph: Graph, name: str, n: int, *, by: By = "outputs") -> list[str]:
             graph.connect(f"{spread[site]}.tile{i + 1}", f"{new}.{node.inputs[site]}")
             graph.connect(f"{new}.{node.outputs[site]}", f"{together[site]}.tile{i + 1}")
     graph.tiled[name] = tiled
+    graph.record("tile", name, n, by=by)
     graph.runtime = None  # an earlier runtime has other nodes
     return list(tiles)
 

@@ -27,6 +27,9 @@ from tests.experiments.test_saved import forged, written
 SHORT = [piece for piece in PIECES if piece]
 
 
+pytestmark = pytest.mark.fuzz
+
+
 def mutated(data: bytes, rng: Random) -> bytes:
     """Returns the bytes with 1 to 4 changes."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):

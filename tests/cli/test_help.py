@@ -14,9 +14,9 @@ from ampnet.cli import main, make_parser
 from ampnet.cli.data import NAMES
 from ampnet.cli.models import CELLS, MODELS
 from ampnet.cli.profile import OPTIMIZERS, SCHEDULES, SORTS
-from ampnet.cli.train_options import MAIN, option_of
+from ampnet.cli.train_options import MAIN
 from ampnet.experiments.described import DESCRIBED
-from ampnet.experiments.settings import GROUPS, Training
+from ampnet.experiments.settings import GROUPS, Training, option_of
 
 HEAVY = ("torch", "numpy", "matplotlib", "rich")
 COMMANDS = (
@@ -71,7 +71,7 @@ def test_ten_options_come_first_and_the_others_in_groups(
 ) -> None:
     text = help_of(["train", name], capsys, monkeypatch)
     titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
-    assert titles == ["most important options", *GROUPS.values(), "output and help"]
+    assert titles == ["most important options", *GROUPS.values(), "checkpoints", "output and help"]
     first = text.partition("most important options:")[2].partition("model and data:")[0]
     wanted = [f"--{setting.replace('_', '-')}" for setting in MAIN]
     assert re.findall(r"^  (--[a-z-]+)", first, re.MULTILINE) == [*wanted, "--save", "--json"]

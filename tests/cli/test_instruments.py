@@ -44,9 +44,9 @@ def test_a_run_is_the_same_to_the_bit_whoever_looks(options: str, tmp_path: Path
         assert main([*BRIEF, *options.split(), "--save", str(model), *files]) == 0
         return dict(read(model).state)
 
-    plain = weights("plain.pt")
+    plain = weights("plain.safetensors")
     files = ("--log", str(tmp_path / "run.log"), "--trace", str(tmp_path / "run.json"))
-    watched = weights("watched.pt", *files, "--live")
+    watched = weights("watched.safetensors", *files, "--live")
     assert plain.keys() == watched.keys()
     for name, weight in plain.items():
         assert torch.equal(weight, watched[name]), name

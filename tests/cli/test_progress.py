@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ampnet.cli.progress import Display, Facts, Live, Plain, make_display
+from ampnet.cli.progress import Display, Facts, LiveView, Plain, make_display
 from ampnet.controller import Progress
 from ampnet.events.staleness import Staleness
 from ampnet.fitting import EpochRecord
@@ -55,7 +55,7 @@ def test_quiet_shows_only_what_is_said(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_terminal_is_shown_what_moves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     terminal(monkeypatch)
     with make_display(FACTS) as display:
-        assert isinstance(display, Live)
+        assert isinstance(display, LiveView)
         display.turn(Progress("valid 3", False, 6900, 0.1, 0.2, {"accuracy": 0.937}, 4))
         display.epoch(RECORD)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)

@@ -223,7 +223,7 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path, capsys: pyte
         ("--beta2 1", "--beta2: 1 is no share; give a number from 0 up, below 1"),
         ("--weight-decay -1", "--weight-decay: -1 is no share; give a number from 0 up, below 1"),
         ("--dropout 0.5", "unknown option --dropout"),
-        ("--save {tmp}/none/model.pt", "--save: there is no folder"),
+        ("--save {tmp}/none/model.safetensors", "--save: there is no folder"),
         ("--save {tmp}/run --json {tmp}/run", "--save: the same file as --json"),
         ("--decay 80", "--decay: 80 is not a fraction; for 80 % give 0.8"),
         ("--no-waves --precision bfloat16", "--precision: without waves products are in float32"),
@@ -234,7 +234,7 @@ def test_what_is_not_a_number_is_null_in_the_report(tmp_path: Path, capsys: pyte
         ("--frobnicate", "unknown option --frobnicate; 'ampnet train list-reduction --help' lists"),
         ("--json {tmp}/none/run.json", "--json: there is no folder"),
         ("--log {tmp}", "is a folder; give a file in it"),
-        ("--json /dev/null", "is no regular file; give another one"),  # root would have replaced it by a file
+        ("--json /dev/null", "is a device and no regular file"),  # root would have replaced it by a file
         ("--json {tmp}/run --log {tmp}/run", "--log: the same file as --json"),
         ("--log {tmp}/run --trace {tmp}/run", "--trace: the same file as --log"),
     ],

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from ampnet import Inline
+from ampnet.checkpoint.tensors import decode
 from ampnet.cli import main
 from ampnet.cli import train as command
 from ampnet.cli.progress import Plain
@@ -31,6 +32,7 @@ from tests.cli.test_train import interrupting, lines
 from tests.data.conftest import root
 from tests.data.small import write_vectors
 from tests.experiments.test_molecules import WATER
+from tests.experiments.test_saved import forged
 
 __all__ = ["root"]
 
@@ -54,7 +56,7 @@ def trained(root: Path, tmp_path: Path) -> Trained:
     """Trains a workload for an epoch and saves it."""
 
     def train(name: str, *more: str) -> Path:
-        file = tmp_path / f"{name}.pt"
+        file = tmp_path / f"{name}.safetensors"
         where = ["--data-dir", str(root)] if WORKLOADS[name].files else []
         argv = ["train", name, *SMALL[name].split(), *where, "--epochs", "1", "--quiet", "--save", str(file), *more]
         assert main(argv) == 0
@@ -136,10 +138,9 @@ def test_two_workers_train_and_save_a_tree_model(trained: Trained, root: Path) -
 
 def test_a_model_from_before_a_setting_has_its_default(trained: Trained) -> None:
     file = trained("adaptive-depth")
-    data = torch.load(file)
-    for name in NEW:
-        del data["settings"][name]
-    torch.save(data, file)
+    _, metadata = decode(file.read_bytes(), file)
+    settings = json.loads(metadata["settings"])
+    forged(file, settings=json.dumps({name: settings[name] for name in settings if name not in NEW}))
     settings, defaults = read(file).settings, WORKLOADS["adaptive-depth"].settings()
     assert all(getattr(settings, name) == getattr(defaults, name) for name in NEW)
 
@@ -214,7 +215,7 @@ def test_ctrl_c_saves_what_was_reached(
     run, at_once = Inline.run, {"turn_seconds": 0.0}
     monkeypatch.setattr(Inline, "run", lambda *args, **settings: run(*args, **settings | at_once))
     monkeypatch.setattr(Plain, "epoch", interrupting(1))
-    file = tmp_path / "model.pt"
+    file = tmp_path / "model.safetensors"
     argv = ["train", "list-reduction", *SMALL["list-reduction"].split(), "--epochs", "50", "--save", str(file)]
     assert main(argv) == 130
     *_, last = lines(capsys)
@@ -225,7 +226,7 @@ def test_ctrl_c_saves_what_was_reached(
 
 def test_the_best_epoch_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A rate that grows wild: later epochs are not better ones."""
-    file, report = tmp_path / "model.pt", tmp_path / "run.json"
+    file, report = tmp_path / "model.safetensors", tmp_path / "run.json"
     wild = ("--epochs", "6", "--lr", "0.3", "--decay", "1", "--seed", "1")
     argv = ["train", "adaptive-depth", *SMALL["adaptive-depth"].split(), *wild, "--save", str(file)]
     assert main([*argv, "--json", str(report)]) == 0
@@ -246,7 +247,7 @@ def test_nothing_is_saved_before_the_first_epoch_is_over(
         raise FitInterrupted(nothing)
 
     monkeypatch.setattr(command, "fit", interrupted)
-    argv = ["train", "list-reduction", *SMALL["list-reduction"].split(), "--save", str(tmp_path / "model.pt")]
+    argv = ["train", "list-reduction", *SMALL["list-reduction"].split(), "--save", str(tmp_path / "model.safetensors")]
     assert main(argv) == 130
     assert "was not written: no epoch was finished" in lines(capsys)[-1]
     assert list(tmp_path.iterdir()) == []
@@ -267,24 +268,21 @@ def test_the_splits(trained: Trained, root: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_file_that_is_no_model(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every kind of fault is in tests/experiments/test_saved.py; here, that commands say it in one line."""
     good = trained("adaptive-depth").read_bytes()
     capsys.readouterr()
-    text, cut, other, new, strange, unknown, bent = (tmp_path / f"{n}.pt" for n in range(7))
+    text, cut, old, unknown, bent = (tmp_path / f"{n}.safetensors" for n in range(5))
     text.write_text("not a model\n")
     cut.write_bytes(good[: len(good) // 2])
-    torch.save({"a": torch.zeros(1)}, other)
-    data = torch.load(io.BytesIO(good), weights_only=True)
-    torch.save({**data, "format": 2}, new)
-    torch.save({**data, "settings": {**data["settings"], "colour": "red"}}, strange)
-    torch.save({**data, "workload": "chess"}, unknown)
-    torch.save({**data, "state": {}}, bent)
+    torch.save({"kind": "ampnet model", "format": 1}, old)
+    for file, changes in ((unknown, {"workload": "chess"}), (bent, {"state": {}})):
+        file.write_bytes(good)
+        forged(file, **changes)
     for file, said in (
         (text, "not a model that 'ampnet train ... --save' wrote, or damaged"),
         (cut, "not a model that 'ampnet train ... --save' wrote, or damaged"),
-        (other, "not a model that 'ampnet train ... --save' wrote"),
-        (new, "a model in format 2, written by ampnet"),
-        (strange, "its settings have 'colour', which adaptive-depth does not know"),
-        (unknown, "a model of 'chess', which is not known here; there are mnist, "),
+        (old, "a pickle, as torch.save and earlier versions of ampnet wrote them"),
+        (unknown, "a model of 'chess', which is not known; there are mnist, "),
         (bent, "its weights are not those of the adaptive-depth model"),
     ):
         for argv in (["evaluate", str(file)], ["predict", str(file), "1 0 1"]):
@@ -293,7 +291,7 @@ def test_a_file_that_is_no_model(trained: Trained, tmp_path: Path, capsys: pytes
             assert error.startswith(f"ampnet: {file}: ")
             assert said in error
             assert error.count("\n") == 1
-    assert main(["evaluate", str(tmp_path / "none.pt")]) == 2
+    assert main(["evaluate", str(tmp_path / "none.safetensors")]) == 2
     assert "there is no file" in capsys.readouterr().err
 
 
@@ -301,9 +299,8 @@ def test_another_edition_of_the_data(
     trained: Trained, root: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = trained("sentiment")
-    data = torch.load(file, weights_only=True)
-    data["facts"]["vocabulary"][0] = "else"
-    torch.save(data, file)
+    facts = dict(read(file).facts)
+    forged(file, facts=json.dumps({**facts, "vocabulary": ["else", *facts["vocabulary"][1:]]}))
     assert main(["evaluate", str(file), "--data-dir", str(root)]) == 1
     assert "that the model was trained with" in capsys.readouterr().err
 

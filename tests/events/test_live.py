@@ -18,8 +18,8 @@ import torch
 from ampnet import Graph, Inline, Instance, Processes, Stream
 from ampnet.controller import Progress
 from ampnet.events.live import Live, watch
-from ampnet.events.live.standing import Plan, speed
-from ampnet.events.live.watch import DRAWN, POINTS, Watch
+from ampnet.events.live.standing import RunSize, speed
+from ampnet.events.live.watch import DRAWN, POINTS, LiveData
 from ampnet.events.log import Begin, Epoch, EventLog, Rest, Updated
 from ampnet.events.record import Point, StreamRecord
 from ampnet.models import by_hand
@@ -216,7 +216,7 @@ def test_a_worker_is_as_busy_as_in_the_time_it_was_watched() -> None:
     a          uuuuu.....uuuuu.....uuuuu.....       all of it is told: 0.5
     b          UUUUuuuuuuUUUUuuuuuuUUUUuuuuuu       4 operations of each second are told, and it rests never: 1.0
     """
-    watching = Watch(4, 1.0, lambda: 3.0)
+    watching = LiveData(4, 1.0, lambda: 3.0)
     watching(Begin(0.0, {}))
     for k in range(30):
         second, tenth = divmod(k, 10)
@@ -240,7 +240,7 @@ def test_the_last_picture_is_not_the_rest_of_a_period() -> None:
     first      ..........uuuuuuuuuuu|               the period of 10 operations stays, and not the one at its end
     second               (later)         uuu|       a run too short for a whole period: its own are shown
     """
-    watching = Watch(100, 1.0, lambda: 9.0)
+    watching = LiveData(100, 1.0, lambda: 9.0)
 
     def run(begin: float, count: int, start: float) -> list[float]:
         watching(Begin(begin, {}))
@@ -254,7 +254,7 @@ def test_the_last_picture_is_not_the_rest_of_a_period() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    watching = Watch(20, 1.0, lambda: 0.0)
+    watching = LiveData(20, 1.0, lambda: 0.0)
     watching(Begin(0.0, {}))
     for k in range(5_000):
         watching.turn(Progress("train 1", True, k, 1.0, 0.5, {}, 1))
@@ -269,7 +269,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_time_that_is_left() -> None:
     """Two of ten epochs are done, 8 s of training and 2 s of validation each; half of the third's training is."""
-    plan = Plan(10, {"train": 100, "valid": 50})
+    plan = RunSize(10, {"train": 100, "valid": 50})
     streams = [
         StreamRecord("train 1", True, 0.0, 8.0, 1, 0.1, {}),
         StreamRecord("valid 1", False, 8.0, 10.0, 1, 0.1, {}),
@@ -282,7 +282,7 @@ def test_the_time_that_is_left() -> None:
     early = Point(2.0, "train 1", True, 25, 2.0, 0.1, {}, 1)
     assert plan.left([], early, 2.0) == pytest.approx(9.75 * 8 + 10 * 4)  # validation as fast as training
     assert plan.left([], None, 2.0) is None
-    assert Plan().left(streams, point, 24.0) is None
+    assert RunSize().left(streams, point, 24.0) is None
     points = [Point(0.5 * k, "train 1", True, 10 * k, 0.5 * k, None, {}, 1) for k in range(12)]
     assert speed(points) == pytest.approx(20)
     assert speed(points[1:2]) == pytest.approx(20)

@@ -13,16 +13,9 @@ from ampnet.lang import Compiled, Edges, Model, Seq, compile, each, fold, loss, 
 from ampnet.models.ggsnn import Propagation
 from ampnet.testing import assert_close, assert_compiled
 
+pytestmark = pytest.mark.usefixtures("float64")
 WIDTH = 4
 LENGTHS = (5, 1, 3)
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Any:
-    torch.manual_seed(1)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def predictions(graph: Compiled, instances: list[Any]) -> list[list[Tensor]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,31 +30,20 @@ from ampnet.lang import (
 )
 from ampnet.testing import assert_compiled
 from tests.lang.on_workers import assert_on_workers
+from tests.lang.written import WrittenBase
 
+pytestmark = pytest.mark.usefixtures("float64")
 WIDTH = 4
 
 
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-class Written(Model):
+class Written(WrittenBase):
     """``body(m, seq, edges, tree) -> row``, compared with y."""
 
     def __init__(self, body: Any) -> None:
-        super().__init__()
-        self.body = body
-        self.a, self.b, self.c = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.score, self.cell = nn.Linear(2 * WIDTH, 1), nn.GRUCell(WIDTH, WIDTH)
+        super().__init__(body, WIDTH)
 
     def forward(self, seq: Seq, edges: Edges, tree: Tree, y: Tensor) -> None:
-        out = self.body(self, seq, edges, tree)
-        if out is not None:
-            loss(out, y, "squared_error")
+        self.compare(self.body(self, seq, edges, tree), y)
 
 
 def instances(sizes: tuple[int, ...] = (3, 1, 5, 2), seed: int = 7) -> list[tuple[Any, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,9 @@ from ampnet.lang import (
     scan,
 )
 from ampnet.testing import assert_compiled
+from tests.lang.written import WrittenBase
 
+pytestmark = pytest.mark.usefixtures("float64")
 WIDTH = 3
 SCHEDULES: list[dict[str, Any]] = [
     {"max_active_keys": 1},
@@ -36,32 +38,11 @@ SCHEDULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-class Written(Model):
+class Written(WrittenBase):
     """A model whose forward is a function of the test: ``(m, x, seq, edges, tree, n, y) -> row``, or None."""
 
-    def __init__(self, body: Callable[..., Any]) -> None:
-        super().__init__()
-        self.body = body
-        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.two = nn.Linear(2 * WIDTH, WIDTH)
-        self.cell = nn.GRUCell(WIDTH, WIDTH)
-        self.lstm = nn.LSTMCell(WIDTH, WIDTH)
-        self.options = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.scale = nn.Parameter(torch.randn(WIDTH))
-        self.factor = nn.Parameter(torch.randn(()))
-
     def forward(self, x: Tensor, seq: Seq, edges: Edges, tree: Tree, n: int, y: Tensor) -> None:
-        out = self.body(self, self.a(x), seq, edges, tree, n, y)
-        if out is not None:
-            loss(out, y, "squared_error")
+        self.compare(self.body(self, self.a(x), seq, edges, tree, n, y), y)
 
 
 def instance(rng: np.random.Generator, tokens: int, bonds: int, parents: list[int], n: int) -> tuple[Any, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,31 +14,17 @@ from ampnet.errors import ModelError
 from ampnet.lang import Edges, Model, Seq, Tree, choose, compile, each, fold, fold_tree, loss, messages, reduce, repeat
 from ampnet.testing import assert_compiled
 from tests.lang.on_workers import assert_on_workers
+from tests.lang.written import WrittenBase
 
+pytestmark = pytest.mark.usefixtures("float64")
 WIDTH = 3
 
 
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-class Written(Model):
+class Written(WrittenBase):
     """``body(m, seq, edges, tree, text, order, i) -> row``, compared with y."""
 
-    def __init__(self, body: Any) -> None:
-        super().__init__()
-        self.body = body
-        self.a, self.b, self.cell = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.GRUCell(WIDTH, WIDTH)
-        self.options = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
     def forward(self, seq: Seq, edges: Edges, tree: Tree, text: Seq, order: Seq, i: int, y: Tensor) -> None:
-        out = self.body(self, seq, edges, tree, text, order, i)
-        if out is not None:
-            loss(out, y, "squared_error")
+        self.compare(self.body(self, seq, edges, tree, text, order, i), y)
 
 
 def instances(sizes: tuple[int, ...] = (3, 1, 4, 2), seed: int = 7) -> list[tuple[Any, ...]]:

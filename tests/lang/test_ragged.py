@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,36 +32,21 @@ from ampnet.lang import (
 )
 from ampnet.testing import assert_compiled, compiled_gradients, model_gradients
 from tests.lang.on_workers import assert_on_workers
+from tests.lang.written import WrittenBase
 
+pytestmark = pytest.mark.usefixtures("float64")
 WIDTH = 3
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def rows(rng: np.random.Generator, *shape: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal(shape))
 
 
-class Written(Model):
+class Written(WrittenBase):
     """A model whose forward is a function of the test: ``(m, *arguments) -> row``, compared with the last argument."""
 
-    def __init__(self, body: Any) -> None:
-        super().__init__()
-        self.body = body
-        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.cell, self.outer = nn.GRUCell(WIDTH, WIDTH), nn.GRUCell(WIDTH, WIDTH)
-        self.options = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
     def forward(self, x: Any, y: Tensor) -> None:
-        out = self.body(self, x)
-        if out is not None:
-            loss(out, y, "squared_error")
+        self.compare(self.body(self, x), y)
 
 
 def check(body: Any, data: list[Any], **settings: Any) -> Any:

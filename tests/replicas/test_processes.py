@@ -24,7 +24,7 @@ from ampnet.replicas.group import Table
 from ampnet.replicas.member import Member
 from ampnet.replicas.replicate import ROUTES
 from ampnet.replicas.sync import KINDS
-from ampnet.runtime import processes
+from ampnet.runtime import distributed
 from ampnet.runtime.host import Host
 from ampnet.testing import assert_close
 from ampnet.update.updater import Updater
@@ -510,7 +510,7 @@ def test_an_optimizer_that_fails_in_a_replica_is_named() -> None:
 
 def test_a_long_synchronisation_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, only messages were counted: a token that was long on its way looked as if nothing could move."""
-    monkeypatch.setattr(processes, "_QUIET", 0.02)
+    monkeypatch.setattr(distributed, "_QUIET", 0.02)
     plain = Member._give
 
     def slowly(member: Member) -> None:
@@ -526,7 +526,7 @@ def test_a_long_synchronisation_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_replicas_that_never_meet_are_a_stall_that_says_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_QUIET", 0.05)
+    monkeypatch.setattr(distributed, "_QUIET", 0.05)
     monkeypatch.setattr(Host, "_hand", lambda host, token: None)
     graph = twins(2)
     with Processes(graph, workers=2, update=Update(SGD), affinity=HOMES) as runtime:
@@ -586,8 +586,9 @@ def one_kill(seed: int) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         trap(point, victim, when, patch)
         with Processes(
-            graph, workers=2, affinity=affinity, update=Update(MOMENTUM), max_active_keys=3, capacity=1 << 14
-        ) as runtime:
+            graph, workers=2, affinity=affinity, update=Update(MOMENTUM), max_active_keys=3, capacity=1 << 14,
+            max_restarts=0,
+        ) as runtime:  # fmt: skip
             death: WorkerDied | None = None
             try:
                 for i in range(3):

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from ampnet.lang import compile
+from ampnet.lang.edges import Edges
 from ampnet.lang.ragged import Ragged
-from ampnet.lang.spaces import Edges, Space, Tree
+from ampnet.lang.spaces import Space
+from ampnet.lang.tree import Tree
 from ampnet.testing import assert_close, compiled_gradients, model_gradients
 from ampnet.testing.written import (
     BLOCKS,

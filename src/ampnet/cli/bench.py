@@ -68,7 +68,7 @@ def add_parser(commands: Any, common: Parser) -> None:
     add("--seconds-a-point", "seconds per point of growth", "1", type=positive, default=1.0, metavar="S")
     add("--out", "folder for the results", "bench/results of the checkout", type=Path, metavar="DIR")
     add("--json", "print the results as JSON to stdout, and the table to stderr", "off", action="store_true")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run, parser=parser, unwinds=True)
 
 
 def _folder(text: str) -> Path:

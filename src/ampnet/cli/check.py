@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampnet.cli.options import Parser, file_to_read
+from ampnet.cli.options import Parser, file_to_read, shown, tell
 from ampnet.errors import DataError, StateError
 
 if TYPE_CHECKING:
@@ -40,16 +40,18 @@ def run(args: argparse.Namespace) -> int:
     log = _Log(args.log)
     try:
         violations = check(log)
-    except StateError as error:
-        # Well-formed, but with states that no message can have.
+    except (StateError, ArithmeticError) as error:
+        # Well-formed, but with states or numbers that no run can have.
         raise log.fault(log.events, error) from error
     if not log.events:
         raise DataError(f"{args.log}, line 1: no event in it; was it written by 'ampnet train ... --log'?")
+    if not log.rests:
+        tell(args.log, "the log ends before its run does; messages in flight then are reported")
     if not violations:
         print(f"all promises kept: {' '.join(CHECKED)} over {log.events:,} events")
         return 0
     for violation in violations:
-        print(f"{violation.promise:3s}  line {violation.position + 1}: {violation.sentence}")
+        print(f"{violation.promise:3s}  line {violation.position + 1}: {shown(violation.sentence)}")
     print(f"{len(violations):,} violation{'s' if len(violations) > 1 else ''} over {log.events:,} events")
     return 1
 
@@ -59,31 +61,18 @@ class _Log:
 
     def __init__(self, path: Path) -> None:
         self.path, self.events = path, 0
+        self.rests = False
+        """Whether the last event is the end of a run."""
 
     def __iter__(self) -> Iterator[Event]:
-        from ampnet.events.log import read_log
+        from ampnet.events.log import Rest, read_log
 
-        try:
-            for event in read_log(self.path):
-                self.events += 1
-                yield event
-        except UnicodeDecodeError as error:
-            raise self.fault(_first_not_text(self.path), error) from error
-        except StateError as error:
-            raise self.fault(self.events + 1, error) from error
+        for event in read_log(self.path):
+            self.events += 1
+            self.rests = isinstance(event, Rest)
+            yield event
 
     def fault(self, line: int, error: Exception) -> DataError:
         from ampnet.events.log import not_an_event
 
         return not_an_event(self.path, line, error)
-
-
-def _first_not_text(path: Path) -> int:
-    """Returns the line that cannot be decoded. A text file is decoded in blocks, so the error does not name it."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    return 0

@@ -62,7 +62,7 @@ def add_parser(commands: Any, common: Parser) -> None:
         action: Parser = actions.add_parser(
             name, parents=[common], help=about, description=description or f"{about.capitalize()}."
         )
-        action.set_defaults(parser=action, run=run)
+        action.set_defaults(parser=action, run=run, unwinds=True)
         return action
 
     listing = add("list", "list the data sets and where they were found", run_list)

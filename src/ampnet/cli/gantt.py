@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ampnet.cli.options import Parser, file_to_read, file_to_write
+from ampnet.cli.options import Parser, file_to_read, file_to_write, shown, tell
 
 ENDINGS = (".png", ".svg", ".html")
 
@@ -100,5 +100,6 @@ def run(args: argparse.Namespace) -> int:
         rows=args.rows,
         title=str(record.settings.get("workload", "")),
     )
-    print(chart.title)
+    tell(args.run_file, record.incomplete)
+    print(shown(chart.title))
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ampnet.cli.options import Parser, file_to_read, file_to_write
+from ampnet.cli.options import Parser, file_to_read, file_to_write, shown, tell
 
 
 def add_parser(commands: Any, common: Parser) -> None:
@@ -48,5 +48,6 @@ def run(args: argparse.Namespace) -> int:
 
     record = read_run(args.run_file)
     report(record, args.output)
-    print(summary(record))
+    tell(args.run_file, record.incomplete)
+    print(shown(summary(record)))
     return 0

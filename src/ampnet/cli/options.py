@@ -10,15 +10,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ampnet.errors import nearest
+from ampnet.checkpoint.output import check_output
+from ampnet.errors import OutputError, nearest
 
 V = TypeVar("V")
+LARGEST = 2**31 - 1
+"""The largest count that an option takes."""
 
 
 class UsageError(Exception):
@@ -31,6 +35,14 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As usual; ``given`` holds the names of the options of a command that are on the command line."""
+        found, extra = super().parse_known_args(args, namespace)
+        if args is not None and "given" not in found:
+            known, words = self._option_string_actions, (word.partition("=")[0] for word in args)
+            found.given = frozenset(known[word].dest for word in words if word in known)
+        return found, extra
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message.removeprefix('argument ')}")
@@ -59,19 +71,45 @@ def add_debug(parser: Any) -> None:
     parser.add_argument("--debug", action="store_true", help="show the full traceback of an error (default: off)")
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Returns a parser of integers that are at least ``least``."""
+def shown(text: str) -> str:
+    """Returns a text from a file for the terminal: control characters, which could drive it, are escaped."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def tell(path: Path, fault: str) -> None:
+    """Print a fault of a file that could be used nevertheless to stderr; an empty one is none."""
+    if fault:
+        print(f"ampnet: {path}: {shown(fault)}", file=sys.stderr)
+
+
+def _short(text: str) -> str:
+    """Returns a value of the command line as part of a message."""
+    return text if len(text) <= 40 else f"{text[:32]}...{text[-4:]}"
+
+
+def whole(least: int, most: int = LARGEST) -> Callable[[str], int]:
+    """Returns a parser of integers from ``least`` to ``most``."""
 
     def read(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; give {least} or more") from None
+            raise argparse.ArgumentTypeError(f"{_short(text)!r} is not a whole number; give {least} or more") from None
         if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is too small; give {least} or more")
+            raise argparse.ArgumentTypeError(f"{_short(text)} is too small; give {least} or more")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{_short(text)} is too large; give {most} or less")
         return value
 
     return read
+
+
+def port(text: str) -> int:
+    """Parses a port."""
+    number = whole(0)(text)
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, got {text}")
+    return number
 
 
 def processes(text: str) -> int:
@@ -88,9 +126,9 @@ def _number(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write it like 0.97") from None
+        raise argparse.ArgumentTypeError(f"{_short(text)!r} is not a number; write it like 0.97") from None
     if not isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a finite number")
     return value
 
 
@@ -140,15 +178,10 @@ def pairs(value: Callable[[str], V]) -> Callable[[str], dict[str, V]]:
 def file_to_write(text: str) -> Path:
     """Parses the path of a file that can be written, checked before the training starts."""
     path = Path(text)
-    folder = path.parent
-    if not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {folder}; make it first, or give another file")
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is a folder; give a file in it")
-    if path.exists() and not path.is_file():  # it would be replaced by a rename: also /dev/null
-        raise argparse.ArgumentTypeError(f"{path} is no regular file; give another one")
-    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise argparse.ArgumentTypeError(f"{path} cannot be written; give a file in a folder of yours")
+    try:
+        check_output(path)
+    except OutputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return path
 
 

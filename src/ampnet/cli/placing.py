@@ -38,6 +38,15 @@ def workers(text: str) -> int | Literal["auto"]:
     return "auto" if text == "auto" else processes(text)
 
 
+def cluster(text: str) -> str:
+    """Parses the address of a Ray cluster."""
+    if text not in ("auto", "local") and not re.fullmatch(r"(ray://)?[\w.:\[\]-]+", text):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no address of a Ray cluster: give auto, HOST:PORT or ray://HOST:PORT"
+        )
+    return text
+
+
 def crowded(workers: int | Literal["auto"] | None) -> str | None:
     """Returns a warning if there are more workers than cores, else None."""
     cores = len(os.sched_getaffinity(0))
@@ -66,7 +75,7 @@ def size(text: str) -> int:
         count = float(found[1]) * _UNITS[found[2]] if found else 0.0
     except ValueError:
         count = 0.0
-    if count < 1:
+    if not 1 <= count <= 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes like 800M or 1.5GB")
     return int(count)
 
@@ -89,29 +98,47 @@ def affinity_of(parser: Parser, graph: Graph, workers: int, where: Path | Litera
         parser.error(f"--affinity: {where}{error}")
 
 
+LARGEST = 10_000_000
+"""The maximal number of bytes of an affinity file."""
+
+
 def _read(path: Path, graph: Graph, workers: int) -> dict[str, int]:
+    from ampnet.events.typed import shown
+
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f" has more than {LARGEST:,} bytes; write one object of nodes and their workers")
     try:
         found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise ValueError(f", line {error.lineno}: this is not JSON ({error.msg})") from None
     except UnicodeDecodeError:
         raise ValueError(" is not text; write JSON in UTF-8") from None
+    except RecursionError:
+        raise ValueError(" is nested too deeply; write one object of nodes and their workers") from None
+    except _Twice:
+        raise
+    except ValueError:
+        raise ValueError(" is not JSON that can be used: a number has thousands of digits") from None
     if not isinstance(found, dict):
         raise ValueError(' holds no object; write nodes and their workers, like {"embedding": 0, "cell*": 1}')
     for name, worker in found.items():
         if isinstance(worker, bool) or not isinstance(worker, int) or not 0 <= worker < workers:
             there = f"there are {workers}, numbered from 0"
-            raise ValueError(f', entry "{name}": {json.dumps(worker)} is no worker; {there}')
+            raise ValueError(f", entry {json.dumps(name)}: {shown(worker)} is no worker; {there}")
         known = {*graph.nodes, *map(graph.called, graph.nodes)}
         if not any(name == node or fnmatchcase(node, name) for node in known):
-            raise ValueError(f', entry "{name}": no node is called that; {nearest(name, graph.nodes)}')
+            raise ValueError(f", entry {json.dumps(name)}: no node is called that; {nearest(name, graph.nodes)}")
     return found
+
+
+class _Twice(ValueError):
+    """An entry is there twice."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f', entry "{name}": it is there twice')
+            raise _Twice(f", entry {json.dumps(name)}: it is there twice")
         found[name] = value
     return found

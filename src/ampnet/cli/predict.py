@@ -1,10 +1,10 @@
 """``ampnet predict FILE INPUT...``: predictions of a saved model, for input in the natural form of its workload.
 
-    ampnet predict digits.pt seven.png                           mnist: image files
-    ampnet predict lists.pt range 3 7 1                          list-reduction: an operation and digits
-    ampnet predict trees.pt '(It (is great))'                    sentiment: a sentence with its tree
-    ampnet predict facts.pt < story.txt                          babi15: facts and questions in English
-    ampnet predict dipoles.pt water.mol CCO                      qm9: mol files; SMILES if RDKit is installed
+    ampnet predict digits.safetensors seven.png                  mnist: image files
+    ampnet predict lists.safetensors range 3 7 1                 list-reduction: an operation and digits
+    ampnet predict trees.safetensors '(It (is great))'           sentiment: a sentence with its tree
+    ampnet predict facts.safetensors < story.txt                 babi15: facts and questions in English
+    ampnet predict dipoles.safetensors water.mol CCO             qm9: mol files; SMILES if RDKit is installed
 
 Without an input, it is read from stdin. If an input cannot be read, the error names it and nothing is predicted.
 """

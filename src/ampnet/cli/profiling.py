@@ -41,7 +41,7 @@ OPTIMIZERS: dict[str, MakeOptimizer | None] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class Profiled:
     """The instances of a model, and their default settings."""
 
     instances: Callable[[Graph, int], Iterator[Instance]]
@@ -82,15 +82,15 @@ def _images(graph: Graph, bucket: int) -> Iterator[Instance]:
         yield graph.bucket(bucket, images[i : i + bucket], labels[i : i + bucket])
 
 
-WORKLOADS: dict[str, Workload] = {
-    "mnist": Workload(_images, 1, 1, 2, ENOUGH_ROWS),
-    "list-reduction": Workload(_sequences, 1, 4, 4, ENOUGH_ROWS),
-    "sentiment": Workload(_single(partial(generated.trees, 600, 0, most_leaves=38)), 25, 50, 100),
-    "babi15": Workload(_single(partial(generated.deductions, 400, 0)), 10, 120, 120),
-    "qm9": Workload(_single(partial(generated.molecules, 1000, 0, most_atoms=27)), 20, 64, 128),
-    "permuted-layers": Workload(_single(partial(generated.permutations, 1000, 0)), 64, 256, 256),
-    "adaptive-depth": Workload(_single(partial(generated.rotations, 2000, 0)), 20, 400, 400),
-    "by-hand": Workload(_sequences, 1, 4, 4, ENOUGH_ROWS),
+WORKLOADS: dict[str, Profiled] = {
+    "mnist": Profiled(_images, 1, 1, 2, ENOUGH_ROWS),
+    "list-reduction": Profiled(_sequences, 1, 4, 4, ENOUGH_ROWS),
+    "sentiment": Profiled(_single(partial(generated.trees, 600, 0, most_leaves=38)), 25, 50, 100),
+    "babi15": Profiled(_single(partial(generated.deductions, 400, 0)), 10, 120, 120),
+    "qm9": Profiled(_single(partial(generated.molecules, 1000, 0, most_atoms=27)), 20, 64, 128),
+    "permuted-layers": Profiled(_single(partial(generated.permutations, 1000, 0)), 64, 256, 256),
+    "adaptive-depth": Profiled(_single(partial(generated.rotations, 2000, 0)), 20, 400, 400),
+    "by-hand": Profiled(_sequences, 1, 4, 4, ENOUGH_ROWS),
 }
 """Workloads by model name."""
 

@@ -87,7 +87,7 @@ class Plain(Display):
         self.say(epoch_line(record, self.facts))
 
 
-class Live(Plain):
+class LiveView(Plain):
     """A line per epoch, and a live view below. Used only if rich can be imported."""
 
     def __init__(self, facts: Facts) -> None:
@@ -99,7 +99,7 @@ class Live(Plain):
         # Refreshed by `turn` alone: a separate thread would take the interpreter lock from the run.
         self._live = RichLive(console=self.console, auto_refresh=False, transient=True)
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> LiveView:
         self._live.start()
         return self
 
@@ -139,7 +139,7 @@ def make_display(facts: Facts, *, quiet: bool = False) -> Display:
         return Display()
     if sys.stdout.isatty():
         try:
-            live = Live(facts)
+            live = LiveView(facts)
         except ImportError:
             return Plain(facts)
         if not live.console.is_dumb_terminal:

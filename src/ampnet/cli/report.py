@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ampnet._version import __version__
+from ampnet.checkpoint.output import replacing
 from ampnet.cli.progress import staleness_text
 from ampnet.events.replicas import GroupUse, ReplicaMeter
 from ampnet.events.staleness import StalenessMeter
@@ -33,7 +34,7 @@ FEW = 3
 """Up to this number similar groups of replicas have a line each; more share one."""
 WORTH_A_WORD = 1.0
 """The seconds of preparation from which the closing line mentions them."""
-_COUNTS = ("reason", "waves", "instances", "in_flight", "busy")
+_COUNTS = ("reason", "waves", "instances", "in_flight", "busy", "restarts", "replayed", "workers", "changes")
 """The fields of the engine in the report."""
 LISTED = 4
 """Up to this number replicas are listed; for more, the lowest and the highest value."""
@@ -162,6 +163,8 @@ def report(
         "train_inst_per_s": result.train_records_per_second,
         "valid_inst_per_s": result.valid_records_per_second,
         "skipped": result.skipped,
+        "resumed_from": None if result.resumed is None else str(result.resumed.path),
+        "resumed_epochs": None if result.resumed is None else result.resumed.epochs,
         "staleness": {
             **_staleness(meter.overall()),
             "per_node": {name: _staleness(of_node) for name, of_node in meter.nodes().items()},
@@ -197,12 +200,9 @@ def _group(of: GroupUse) -> dict[str, Any]:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write the object atomically."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(json.dumps(_plain(data), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    text = json.dumps(_plain(data), indent=2, allow_nan=False) + "\n"
+    with replacing(path) as file:
+        file.write(text)
 
 
 def _plain(value: Any) -> Any:

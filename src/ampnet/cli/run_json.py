@@ -4,20 +4,24 @@
                          ├──> "interrupted"    by Ctrl-C
                          └──> "failed"         by an error, which is under "error"; with the epochs before it
 
+If the file cannot be written after an epoch, that is a warning, and the next epoch tries again.
+
 A file with "running" that is not written any more belongs to a killed process. During a run, "engine", "bounded" and
 "skipped" are null: they are known at its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
 from typing import Any, Literal
 
 from ampnet.cli.report import write_json
-from ampnet.fitting import EpochRecord, FitResult
+from ampnet.errors import OutputWarning
+from ampnet.fitting import EpochRecord, FitResult, Resumed
 
 State = Literal["running", "done", "interrupted", "failed"]
 
@@ -36,11 +40,24 @@ class RunFile:
         self.path, self._report = path, report
         self._metric, self._target, self._sign = metric, target, 1 if higher_is_better else -1
         self._history: list[EpochRecord] = []
+        self._resumed: Resumed | None = None
+
+    def resumed(self, resumed: Resumed, history: Sequence[EpochRecord]) -> None:
+        """Called before the first epoch of a resumed run, with the epochs completed before."""
+        self._resumed, self._history = resumed, list(history)
 
     def epoch(self, record: EpochRecord) -> None:
         """Called at the end of an epoch."""
         self._history.append(record)
-        self._write("running", self._report(self.so_far()) | {"skipped": None})
+        try:
+            self._write("running", self._report(self.so_far()) | {"skipped": None})
+        except OSError as error:
+            warnings.warn(str(error), OutputWarning, stacklevel=2)
+
+    @property
+    def epochs(self) -> int:
+        """The number of completed epochs."""
+        return len(self._history)
 
     def end(self, state: State, report: dict[str, Any]) -> None:
         """Called at the end of the run."""
@@ -70,6 +87,7 @@ class RunFile:
             train_records_per_second=_mean_rate(rates),
             valid_records_per_second=_mean_rate(valid) if valid else None,
             history=tuple(self._history),
+            resumed=self._resumed,
         )
 
     def _value(self, record: EpochRecord) -> float:

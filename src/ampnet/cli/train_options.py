@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ampnet.cli import placing
+from ampnet.cli import placing, resume
 from ampnet.cli.data import HELP, folder
 from ampnet.cli.options import (
     Parser,
@@ -26,13 +26,14 @@ from ampnet.cli.options import (
     fraction,
     later,
     pairs,
+    port,
     positive,
     processes,
     share,
     whole,
 )
 from ampnet.experiments.described import DESCRIBED, Description
-from ampnet.experiments.settings import GROUPS, Option, Training
+from ampnet.experiments.settings import GROUPS, Option, Training, option_of
 
 MAIN = (
     "epochs",
@@ -48,12 +49,15 @@ MAIN = (
 PAPER = " The defaults are the settings of the experiment in the paper."
 FLOATS: dict[str, Callable[[str], float]] = {"positive": positive, "fraction": fraction, "share": share}
 READERS: dict[str, Callable[[str], Any]] = {
+    "seed": whole(0, 2**63 - 1),
     "workers": placing.workers,
     "replicas": placing.workers,
     "threads": processes,
+    "max_restarts": whole(0, 10**6),
     "affinity": placing.file,
     "memory_per_worker": placing.size,
     "replicate": placing.copies,
+    "cluster": placing.cluster,
 }
 """Settings with a special parser."""
 
@@ -81,6 +85,7 @@ def add_options(parser: Parser, workload: Description[Any]) -> None:
     settings = workload.settings
     main = parser.add_argument_group("most important options")
     groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
+    resume.add_options(parser)
     output = parser.add_argument_group("output and help")
     hints = get_type_hints(settings)
     for name in MAIN:
@@ -109,27 +114,15 @@ def add_options(parser: Parser, workload: Description[Any]) -> None:
     trace = "write a trace to FILE, for ui.perfetto.dev, 'ampnet gantt' and 'ampnet report' (default: none)"
     output.add_argument("--trace", help=trace, **file)
     live = "serve a page about the run on this machine while it goes on, at PORT or at any that is free (default: off)"
-    output.add_argument("--live", type=_port, nargs="?", const=0, metavar="PORT", help=live)
+    output.add_argument("--live", type=port, nargs="?", const=0, metavar="PORT", help=live)
+    serve = (
+        "serve predictions over HTTP on this machine while training goes on, at PORT or at any that is free; needs the "
+        "extra serve (default: off)"
+    )
+    output.add_argument("--serve", type=port, nargs="?", const=0, metavar="PORT", help=serve)
     output.add_argument("--quiet", action="store_true", help="print the summary at the end only (default: off)")
     add_debug(output)
     output.add_argument("-h", "--help", action="help", help="show this help and exit")
-
-
-def _port(text: str) -> int:
-    number = whole(0)(text)
-    if number > 65_535:
-        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, got {text}")
-    return number
-
-
-def option_of(settings: type[Training], name: str) -> Option:
-    """Returns the `Option` of a setting: the workload's own, or else that of `Training`."""
-    for base in settings.__mro__:
-        if is_dataclass(base):
-            of = {item.name: item.metadata.get("option") for item in fields(base)}
-            if isinstance(found := of.get(name), Option):
-                return found
-    raise LookupError(f"{settings.__name__}.{name} has no option(...)")
 
 
 def _add(group: Any, name: str, hint: Any, workload: Description[Any]) -> None:

@@ -28,7 +28,8 @@ from torch import Tensor
 from ampnet.data.dataset import Dataset, Drawn, Split
 from ampnet.data.entry import Entry
 from ampnet.errors import DataError
-from ampnet.lang.spaces import Edges, Seq
+from ampnet.lang.edges import Edges
+from ampnet.lang.spaces import Seq
 from ampnet.state import Ints
 
 IS, HAS_FEAR = 0, 1

@@ -28,7 +28,8 @@ from ampnet.data.babi15 import HAS_FEAR, IS, Deduction, deduced
 from ampnet.data.dataset import Dataset, Split
 from ampnet.data.entry import Entry, File, Remote, Source
 from ampnet.data.files import LARGEST, broken, lines, need, refuse_unsafe
-from ampnet.lang.spaces import Edges, Seq
+from ampnet.lang.edges import Edges
+from ampnet.lang.spaces import Seq
 
 NAME = "qa15_basic-deduction_{part}.txt"
 ONE = {"mice": "mouse", "wolves": "wolf", "cats": "cat", "sheep": "sheep"}

@@ -23,6 +23,8 @@ CHUNK = 1 << 18
 LARGEST = 1 << 30
 """The maximal number of bytes of an unpacked file: a small archive can unpack to more than fits into memory."""
 NEWLINE = b"\n"
+LONG = 500
+"""The maximal length of a fault in a message."""
 
 
 class BadFile(DataError):
@@ -138,5 +140,7 @@ def contents_sha256(path: Path, fields: Sequence[str] = ()) -> str:
 
 
 def broken(path: Path, where: str, what: str) -> BadFile:
-    """Returns the error of a file, with its path, the record and the fault."""
-    return BadFile(f"{path}{', ' if where else ''}{where}: {what}")
+    """Returns the error of a file, with its path, the record and the fault. Text of the file in it is made printable."""
+    said = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in what)
+    said = said if len(said) <= LONG else f"{said[:LONG]}..."
+    return BadFile(f"{path}{', ' if where else ''}{where}: {said}")

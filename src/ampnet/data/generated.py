@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from ampnet.data import babi15
-from ampnet.lang.spaces import Edges, Seq, Tree
+from ampnet.lang.edges import Edges
+from ampnet.lang.spaces import Seq
+from ampnet.lang.tree import Tree
 from ampnet.state import Ints
 
 

@@ -24,7 +24,8 @@ from ampnet.data import qm9_archive
 from ampnet.data.dataset import Dataset, Split
 from ampnet.data.entry import Entry, File, Source
 from ampnet.data.files import arrays, broken, need
-from ampnet.lang.spaces import Edges, Seq
+from ampnet.lang.edges import Edges
+from ampnet.lang.spaces import Seq
 from ampnet.state import Ints
 
 ELEMENTS = (1, 6, 7, 8, 9)

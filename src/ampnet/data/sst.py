@@ -27,7 +27,7 @@ import torch
 from ampnet.data.dataset import Dataset, Split
 from ampnet.data.entry import Entry, File, Remote, Source
 from ampnet.data.files import broken, lines, need, refuse_unsafe
-from ampnet.lang.spaces import Tree
+from ampnet.lang.tree import Tree
 from ampnet.state import Ints
 
 ARCHIVE = Remote(

@@ -22,13 +22,12 @@ drawn as far as it is wired, for a picture is most needed when something is wron
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ampnet.checkpoint.output import replacing
 from ampnet.graph import CONTROLLER, Graph
 from ampnet.loops import back_edges
 
@@ -119,18 +118,13 @@ def draw(graph: Graph, path: str | Path | None = None, *, marks: Mapping[str, fl
     text = _text(drawing)
     if path is None:
         return text
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
+    with replacing(Path(path), "wb") as file:
         if ending == ".mmd":
-            unfinished.write_text(text, encoding="utf-8")
+            file.write(text.encode())
         else:
             from ampnet.draw.picture import save
 
-            save(drawing, unfinished, path.suffix.lower().removeprefix("."))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+            save(drawing, file, str(ending).removeprefix("."))
     return text
 
 

@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ampnet.draw import EDGE, KINDS, LOOP, OTHER, Item, Sketch, heat, percent, printable
 from ampnet.draw.layout import TAG, Box, Curve, Frame, Link, arrange
@@ -57,8 +57,8 @@ DPI, PIXELS = 170, 20_000
 ARROW = 0.09
 
 
-def save(drawing: Sketch, path: Path, form: str) -> None:
-    """Paint the sketch into a file of this format: "svg", "png" or "pdf"."""
+def save(drawing: Sketch, path: Path | IO[bytes], form: str) -> None:
+    """Paint the sketch into a path or file of this format: "svg", "png" or "pdf"."""
     import matplotlib as mpl
 
     # Text stays text in an SVG, so it can be searched; a fixed salt and no date make equal graphs equal files.

@@ -90,6 +90,7 @@ def make_runtime(
         "affinity": settings.affinity if hosts is None else hosts,
         "memory_per_worker": settings.memory_per_worker,
         "threads": settings.threads,
+        "max_restarts": settings.max_restarts,
     }
     if settings.cluster is not None:
         from ampnet.runtime.cluster.runtime import Cluster

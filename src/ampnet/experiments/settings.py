@@ -220,6 +220,11 @@ class Training:
         metavar="SIZE",
     )
     pin: bool = option(False, "pin each worker process to a CPU core of its own", "workers")
+    max_restarts: int = option(
+        3,
+        "how often worker processes are started again in all, after one died or got stuck; the next loss is an error",
+        "workers",
+    )
     replicate: tuple[str, ...] | Mapping[str, int] | None = option(
         None,
         "copy only these nodes, by name or pattern ({nodes}); or give the number of copies for each ({node}=2), and "

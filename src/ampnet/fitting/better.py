@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isnan, nan
-from typing import Literal
+from typing import Any, Literal
 
 from ampnet.fitting.records import EpochRecord
 from ampnet.tally import is_loss
@@ -33,6 +34,14 @@ class Best:
             raise ValueError(f"min_delta must be 0 or more, got {self.min_delta}")
         name = self.metric.removeprefix("train_").removeprefix("valid_")
         self.mode = self.mode or ("min" if is_loss(name) or name.endswith("error") else "max")
+
+    def state(self) -> dict[str, Any]:
+        """Returns the best epoch and its value, for a checkpoint."""
+        return {"value": self.value, "epoch": self.epoch}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        self.value, self.epoch = float(state["value"]), int(state["epoch"])
 
     def improves(self, record: EpochRecord) -> bool:
         """Whether an epoch is better than all before it; if so, records it as the best. NaN is never better."""

@@ -9,19 +9,26 @@ another without a barrier: when an epoch's validation ends, instances of the nex
 change. If a callback has ``at_rest = True``, each epoch ends at rest: all instances have retired and all updates are
 made before ``on_epoch_end``, so it may read and write weights, and predict.
 
+**Checkpoints.** A checkpoint keeps what `state` of each callback returns. A resumed run calls ``on_begin`` first, then
+`load_state` with that; ``on_epoch_begin`` is not called again for an epoch that had begun. States are found by the name
+of the class, and the order among callbacks of one class.
+
 An exception in a callback ends the run, and is raised as `CallbackError`, with the name of the callback and the method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ampnet.controller import Progress
-from ampnet.errors import CallbackError, nearest
+from ampnet.errors import CallbackError, CheckpointWarning, nearest
 from ampnet.fitting.metrics import check_metric, metric_names
-from ampnet.fitting.records import EpochRecord, FitResult
+from ampnet.fitting.records import EpochRecord, FitResult, Resumed
 from ampnet.instance import StreamStats
 
 
@@ -40,6 +47,14 @@ class Run:
     stop: Callable[[str], None]
     """Ends the run, with a reason: in ``on_begin`` before the first epoch, in ``on_epoch_end`` after that epoch;
     elsewhere within the epoch."""
+    interrupt: Callable[[], None] = lambda: None
+    """Ends the run like Ctrl-C: instances in flight complete; if there are checkpoints, one is written."""
+    resumed: Resumed | None = None
+    """The checkpoint that it continues from; None: it starts afresh."""
+    history: tuple[EpochRecord, ...] = ()
+    """The records of epochs completed before it, in a resumed run."""
+    begins: str | None = None
+    """A line about the checkpoint that it continues from, or about the lack of one; None if none was asked for."""
 
     def check(self, metric: str) -> None:
         """Raise `ValueError` if no epoch will have this metric. For ``on_begin``."""
@@ -79,6 +94,16 @@ class Callback:
     def on_turn(self, progress: Progress) -> None:
         """Called about ten times a second with the progress."""
 
+    def on_checkpoint(self, path: Path, seconds: float) -> None:
+        """Called after a checkpoint was written, which took ``seconds``, mostly within a run."""
+
+    def state(self) -> Mapping[str, Any] | None:
+        """Returns what a resumed run needs: numbers, texts, tensors, and lists and dicts of them. None: nothing."""
+        return None
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state, in a resumed run, after ``on_begin``. Tuples have become lists."""
+
     def on_end(self, result: FitResult) -> None:
         """Called after the last epoch, a stop or an interrupt; not after an error. Nothing is in flight."""
 
@@ -113,6 +138,43 @@ class Callbacks:
                 getattr(one, method)(*arguments)
             except Exception as error:
                 raise _named(one, method, error) from error
+
+    def states(self) -> dict[str, Any]:
+        """Returns the states of all callbacks that have one, by name."""
+        found: dict[str, Any] = {}
+        for name, one in self._by_name():
+            try:
+                state = one.state()
+            except Exception as error:
+                raise _named(one, "state", error) from error
+            if state is not None:
+                found[name] = state
+        return found
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Give all callbacks their states. Warns of states whose callback is missing."""
+        callbacks = dict(self._by_name())
+        for name, state in states.items():
+            if name not in callbacks:
+                warnings.warn(
+                    CheckpointWarning(
+                        f"the checkpoint has a state of the callback {name}, which this fit does not have"
+                    ),
+                    stacklevel=3,
+                )
+                continue
+            try:
+                callbacks[name].load_state(state)
+            except Exception as error:
+                raise _named(callbacks[name], "load_state", error) from error
+
+    def _by_name(self) -> Iterator[tuple[str, Callback]]:
+        """Yields callbacks with a name of each: the class, with a number from the second of a class on."""
+        seen: Counter[str] = Counter()
+        for one in self._all:
+            kind = type(one).__name__
+            seen[kind] += 1
+            yield (kind if seen[kind] == 1 else f"{kind} {seen[kind]}"), one
 
     def close(self) -> None:
         """Close all callbacks, even if one raises an error."""

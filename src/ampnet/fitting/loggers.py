@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import csv
+import errno
+import io
+import os
+import warnings
+from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from ampnet.errors import AmpnetError
+from ampnet.checkpoint.output import check_output
+from ampnet.errors import AmpnetError, OutputWarning
 from ampnet.fitting.callback import Callback, Run
 from ampnet.fitting.records import EpochRecord
 
@@ -16,22 +23,39 @@ class CSVLogger(Callback):
 
     The first row names the columns. ``append``: continue an existing file, whose columns must be the same (an
     incomplete last row is dropped); otherwise the file is overwritten. ``learning_rate`` is empty if it differs
-    between nodes.
+    between nodes. A resumed run continues the file; rows of epochs that are trained again are dropped first.
+
+    A device, FIFO or folder is refused. If the disk is full, the rows that had room stay, ``fault`` is the error, and
+    the run goes on.
     """
 
     def __init__(self, path: str | Path, *, append: bool = False) -> None:
         self.path, self.append = Path(path), append
-        self._file: TextIO | None = None
+        self.fault: str | None = None
+        check_output(self.path)
+        self._file: FileIO | None = None
         self._columns: list[str] = []
 
     def on_begin(self, run: Run) -> None:
         self._runtime = run.runtime
-        there = self.path.read_bytes() if self.append and self.path.exists() else b""
+        goes_on = self.append or run.resumed is not None
+        there = self.path.read_bytes() if goes_on and self.path.exists() else b""
         rows = there[: there.rfind(b"\n") + 1]  # a killed process may have left part of a row
         self._columns = next(csv.reader(rows.decode("utf-8").splitlines()), [])
-        self._file = self.path.open("a" if rows else "w", newline="", encoding="utf-8")
+        self._file = FileIO(self.path, "a" if rows else "w")
         if len(rows) < len(there):
             self._file.truncate(len(rows))
+
+    def state(self) -> dict[str, Any]:
+        assert self._file is not None
+        return {"size": self._file.tell()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        if state["size"] < self._file.tell():
+            self._file.truncate(state["size"])
+        if not state["size"]:
+            self._columns = []
 
     def on_epoch_end(self, record: EpochRecord) -> None:
         assert self._file is not None
@@ -41,7 +65,8 @@ class CSVLogger(Callback):
         rates = set(_rates(self._runtime).values())
         row: dict[str, Any] = {"epoch": record.epoch, **record.values(), **speeds, "seconds": record.seconds}
         row["learning_rate"] = rates.pop() if len(rates) == 1 else ""
-        writer = csv.writer(self._file)
+        text = io.StringIO()
+        writer = csv.writer(text)
         if not self._columns:
             self._columns = list(row)
             writer.writerow(self._columns)
@@ -51,7 +76,19 @@ class CSVLogger(Callback):
                 f"another file"
             )
         writer.writerow([row[name] for name in self._columns])
-        self._file.flush()
+        if self.fault is None:
+            self._append(text.getvalue().encode())
+
+    def _append(self, data: bytes) -> None:
+        assert self._file is not None
+        before = self._file.tell()
+        try:
+            if self._file.write(data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self.fault = error.strerror or str(error)
+            self._file.truncate(before)
+            warnings.warn(f"{self.path}: {self.fault}; later epochs are not in it", OutputWarning, stacklevel=2)
 
     def close(self) -> None:
         if self._file is not None:
@@ -79,7 +116,8 @@ class TensorBoardLogger(Callback):
 
     def on_begin(self, run: Run) -> None:
         self._runtime = run.runtime
-        self._writer = self._make(str(self.folder))
+        again = {} if run.resumed is None else {"purge_step": run.resumed.epochs + 1}  # hides epochs trained again
+        self._writer = self._make(str(self.folder), **again)
 
     def on_epoch_end(self, record: EpochRecord) -> None:
         for name, value in record.values().items():

@@ -9,7 +9,7 @@ So a scheduler does not depend on the number of optimizers, nor on their process
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -54,6 +54,23 @@ class LearningRate(Callback):
                 raise ValueError(
                     "a higher accuracy is better: give ReduceLROnPlateau mode='max' (its default is 'min')"
                 )
+        self._send()
+
+    def state(self) -> dict[str, Any]:
+        assert self._proxy is not None
+        assert self.scheduler is not None
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in self._proxy.param_groups]
+        return {"groups": groups, "scheduler": self.scheduler.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        assert self._proxy is not None
+        assert self.scheduler is not None
+        names = [group["name"] for group in self._proxy.param_groups]
+        if names != [group["name"] for group in state["groups"]]:
+            raise ValueError(f"the checkpoint has rates of {[g['name'] for g in state['groups']]}, this run of {names}")
+        for group, values in zip(self._proxy.param_groups, state["groups"], strict=True):
+            group.update(values)
+        self.scheduler.load_state_dict(dict(state["scheduler"]))
         self._send()
 
     def on_epoch_end(self, record: EpochRecord) -> None:

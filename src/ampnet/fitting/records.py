@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan
+from pathlib import Path
 
 from ampnet.fitting.metrics import check_metric, split_name, value_of
 
@@ -48,6 +49,33 @@ class EpochRecord:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The checkpoint that a run continued from."""
+
+    path: Path
+    """The checkpoint."""
+    epochs: int
+    """Epochs completed before it."""
+    stream: str | None
+    """The stream in which it was written, like "train 4"; None: between two."""
+    instances: int
+    """The instances of that stream that were complete."""
+    seconds: float
+    """The seconds of training before it, without later ones that were lost."""
+    resumes: int
+    """How many times the run has been resumed, with this one."""
+    finished: bool
+    """Whether the run had ended: there is nothing left to train."""
+
+    def __str__(self) -> str:
+        plural = "" if self.epochs == 1 else "s"
+        if self.finished:
+            return f"the run in {self.path.parent} is finished, after {self.epochs} epoch{plural}"
+        where = "" if self.stream is None else f" and {self.instances:,} instances of '{self.stream}'"
+        return f"resumed from {self.path}, after {self.epochs} epoch{plural}{where}"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class FitResult:
     """The result of a `fit`."""
@@ -78,6 +106,8 @@ class FitResult:
     """The records of completed epochs, in order."""
     stopped: str | None = None
     """The reason why a callback ended the run early; None if none did."""
+    resumed: Resumed | None = None
+    """The checkpoint that the run continued from; None: it started afresh."""
 
     def __repr__(self) -> str:
         """``FitResult(accuracy 0.9754 in epoch 7 of 7, target 0.97 reached, 27.8 s)``: without the history."""

@@ -26,6 +26,8 @@ class Shown(Callback):
         facts = Facts(run.epochs, known, split_name(run.metric)[1], None)
         self._display = make_display(facts) if len(known) == len(run.totals) else Plain(facts)
         self._display.__enter__()
+        if run.begins is not None:
+            self._display.say(run.begins)
 
     def on_turn(self, progress: Progress) -> None:
         assert self._display is not None

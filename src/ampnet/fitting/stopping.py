@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ampnet.fitting.better import Best, Mode
 from ampnet.fitting.callback import Callback, Run
 from ampnet.fitting.records import EpochRecord
@@ -27,6 +30,12 @@ class EarlyStopping(Callback):
     def on_begin(self, run: Run) -> None:
         run.check(self.metric)
         self._run, self.best = run, Best(self.metric, self.mode, self.min_delta)
+
+    def state(self) -> dict[str, Any]:
+        return self.best.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.best.restore(state)
 
     def on_epoch_end(self, record: EpochRecord) -> None:
         if not self.best.improves(record) and record.epoch - self.best.epoch >= self.patience:

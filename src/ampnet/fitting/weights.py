@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
 from ampnet.fitting.better import Best, Mode
@@ -43,6 +46,13 @@ class BestWeights(Callback):
         graph = run.runtime.graph
         self._module = getattr(graph, "model", None) or graph.module()
         self.best, self.state_dict = Best(self.metric, self.mode), None
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self.best.state(), "weights": self.state_dict}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.best.restore(state["best"])
+        self.state_dict = None if state["weights"] is None else dict(state["weights"])
 
     def on_epoch_end(self, record: EpochRecord) -> None:
         if self.best.improves(record):

@@ -26,9 +26,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from ampnet.errors import AmpnetError, DataError, ModelError
+from ampnet.lang.edges import Edges
 from ampnet.lang.pyg import from_pyg, is_pyg
 from ampnet.lang.ragged import Ragged
-from ampnet.lang.spaces import Edges, Seq, Space
+from ampnet.lang.spaces import Seq, Space
 
 Path = tuple[str, str | int | None]
 """A parameter of forward, and an item of it: a dict key or an index into ``*args``; None: the argument itself."""

@@ -29,8 +29,10 @@ from ampnet.lang import ops
 from ampnet.lang.family import Family
 from ampnet.lang.line import here
 from ampnet.lang.nest import leaves, rebuild
-from ampnet.lang.taken import KNOWN, Fault
-from ampnet.lang.trace import Proto, Trace, Value, current, meta
+from ampnet.lang.proto import Proto
+from ampnet.lang.taken import KNOWN, Fault, shapes_of
+from ampnet.lang.trace import Trace, current
+from ampnet.lang.value import Value, meta
 from ampnet.lang.whole import eager, has_families, is_taken, stack, take
 from ampnet.nodes import (
     Dropout,
@@ -71,10 +73,7 @@ class Bare(TorchFunctionMode):
         bare = any(isinstance(a, nn.Parameter) for a in given) and not any(isinstance(a, Value) for a in given)
         name = getattr(function, "__name__", "")
         if trace is not None and name in _DRAWN:
-            trace.fail(
-                f"torch's {name} draws random numbers, which would be drawn once, at compile time. Noise is an "
-                f"argument of forward, drawn where instances are made"
-            )
+            trace.fail(f"torch's {name} draws random numbers, which would be drawn once, at compile time. {ops.NOISE}")
         if name == "__getitem__" and any(isinstance(a, Value) for a in given):  # torch would iterate over the value
             return ops.call(function, args, {})
         if trace is None or not bare or name in _ABOUT:
@@ -260,16 +259,12 @@ def of_parameter(trace: Trace, kind: type[nn.Linear] | type[nn.Embedding], x: An
 def _output(trace: Trace, module: nn.Module, args: Sequence[Any]) -> Tensor:
     """Returns a meta tensor with the shape and dtype of a module's output for one row."""
     rows = [a.row if isinstance(a, Value) else meta(trace.value(a).row) for a in args]
-    weights = {name: meta(p) for name, p in [*module.named_parameters(), *module.named_buffers()]}
     given: tuple[Any, ...] = (rows[0], (rows[1], rows[2])) if isinstance(module, nn.LSTMCell) else tuple(rows)
-    token = current.set(None)
     try:
-        out = torch.func.functional_call(module, weights, given)
+        out = shapes_of(module, given, {})
     except Exception as error:
         shapes = ", ".join(f"{tuple(r.shape)} {r.dtype}" for r in rows)
         trace.fail(f"{named(trace, module)} cannot be applied to one row of {shapes}: {error}")
-    finally:
-        current.reset(token)
     if isinstance(module, nn.LSTMCell):
         out = torch.cat(out, -1)
     if not isinstance(out, Tensor):

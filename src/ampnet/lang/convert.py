@@ -25,8 +25,10 @@ import torch
 from torch import Tensor
 
 from ampnet.errors import DataError
+from ampnet.lang.edges import Edges
 from ampnet.lang.ragged import Ragged
-from ampnet.lang.spaces import Edges, Seq, Tree
+from ampnet.lang.spaces import Seq
+from ampnet.lang.tree import Tree
 
 DtypeOf = Callable[[str | None], torch.dtype | None]
 """Maps a column (None: the argument itself) to the dtype it was compiled for; None if the graph does not read it."""

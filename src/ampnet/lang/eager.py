@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from ampnet.errors import DataError, ModelError
+from ampnet.lang.edges import Edges
 from ampnet.lang.family import Family
 from ampnet.lang.line import here
 from ampnet.lang.nest import along, leaves, rebuild, takes
-from ampnet.lang.spaces import Edges, Many, Members, Nothing, Space, Tree, zero_like
+from ampnet.lang.spaces import Many, Members, Nothing, Space, zero_like
+from ampnet.lang.tree import Tree
 from ampnet.nodes.metrics import Ratio
 
 Body = Callable[..., Any]

@@ -21,7 +21,7 @@ from ampnet.instance import Instance
 from ampnet.lang.nest import leaves, rebuild
 from ampnet.lang.prediction import Output, Prediction
 from ampnet.lang.symbols import Each
-from ampnet.lang.trace import Value
+from ampnet.lang.value import Value
 from ampnet.nodes.node import Report
 from ampnet.state import Ints
 

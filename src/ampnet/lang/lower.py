@@ -19,8 +19,10 @@ from ampnet.lang.ints import parts
 from ampnet.lang.line import Line
 from ampnet.lang.passes.rows import program_of
 from ampnet.lang.passes.uses import in_loops, unused, uses
+from ampnet.lang.proto import Arg, Plan, Proto
 from ampnet.lang.scope import Scope
-from ampnet.lang.trace import Arg, Plan, Proto, Trace, Value
+from ampnet.lang.trace import Trace
+from ampnet.lang.value import Value
 from ampnet.nodes import Bcast, Concat, Linear, Parameterised, Rows, Sink, Tied
 from ampnet.nodes.node import Node
 

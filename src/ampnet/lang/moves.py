@@ -17,7 +17,7 @@ from ampnet.message import ranges
 from ampnet.state import Column, Ints, States
 
 if TYPE_CHECKING:
-    from ampnet.lang.trace import Plan
+    from ampnet.lang.proto import Plan
 
 Move = Callable[..., States]
 _Moves = tuple[Move, Move]

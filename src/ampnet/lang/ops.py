@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from ampnet.errors import ModelError
 from ampnet.lang.ints import Int
 from ampnet.lang.line import here
-from ampnet.lang.trace import Arg, Operation, Proto, Trace, Value, current, in_place, meta
+from ampnet.lang.proto import Arg, Operation, Proto
+from ampnet.lang.trace import Trace, current
+from ampnet.lang.value import Value, in_place, meta
 
 _ELEMENTWISE = {
     "add": "add", "sub": "sub", "subtract": "sub", "mul": "mul", "multiply": "mul", "div": "div", "divide": "div",
@@ -28,6 +30,9 @@ _ELEMENTWISE = {
 _TOTALS = ("sum", "mean")
 _SHAPED = ("reshape", "view", "flatten", "unflatten", "unsqueeze", "squeeze")
 """Further names: reductions of a row, and changes of its shape."""
+
+NOISE = "Noise is an argument of forward, drawn where instances are made"
+"""The remedy for a function that draws random numbers."""
 
 _RANDOM = {
     "dropout",
@@ -99,7 +104,7 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             return args[0]
         trace.fail(
             f"'{name}' draws random numbers, anew at every call, and a message must be computed the same way twice. "
-            f"For a random mask use an nn.Dropout submodule; noise is an argument of forward, drawn with the instances"
+            f"For a random mask use an nn.Dropout submodule. {NOISE}"
         )
     kwargs = {k: v for k, v in kwargs.items() if k not in ("inplace", "out")}
     if name in ("linear", "embedding", "matmul", "mm", "mv", "__getitem__"):

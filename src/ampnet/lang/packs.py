@@ -18,7 +18,8 @@ from ampnet.lang.ints import Int, Rounds
 from ampnet.lang.nest import leaves, rebuild, shape
 from ampnet.lang.scope import Axis, Frame
 from ampnet.lang.symbols import Each, Symbolic
-from ampnet.lang.trace import Trace, Value
+from ampnet.lang.trace import Trace
+from ampnet.lang.value import Value
 
 
 @dataclass(eq=False, slots=True)

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from ampnet.lang import moves
 from ampnet.lang.ints import Int
 from ampnet.lang.line import here
+from ampnet.lang.proto import Proto
 from ampnet.lang.scope import Axis, Guard
-from ampnet.lang.trace import Proto, Trace, Value
+from ampnet.lang.trace import Trace
+from ampnet.lang.value import Value
 from ampnet.nodes import Flatmap
 
 

@@ -34,12 +34,17 @@ from ampnet.errors import DataError, ModelError
 from ampnet.instance import Feed, Instance
 from ampnet.lang import moves
 from ampnet.lang.arguments import Arguments, arguments_of
-from ampnet.lang.compiled import Compiled, feed_of, traced
+from ampnet.lang.compiled import Compiled
+from ampnet.lang.counting import counter
+from ampnet.lang.instances import feed_of
 from ampnet.lang.ints import needs_structure, parts
+from ampnet.lang.proto import Plan, Proto
 from ampnet.lang.scope import Axis, Scope
 from ampnet.lang.sources import samples
 from ampnet.lang.symbols import Each
-from ampnet.lang.trace import Plan, Proto, Trace, Value
+from ampnet.lang.trace import Trace
+from ampnet.lang.tracing import traced
+from ampnet.lang.value import Value
 from ampnet.nodes.result import Result
 from ampnet.state import Ints, States
 from ampnet.structure import Shelf, Structure
@@ -87,7 +92,7 @@ class Prediction(Compiled):
         ints += [guard.choice.index for scope in ends for guard in scope.guards]
         found = {part.args[0] for part in parts(*ints) if part.op == "scalar"} | set(self._plan.scalars)
         trace.scalars = {name: get for name, get in trace.scalars.items() if name in found}
-        self._counts = [self._counter(scope) for scope in ends]
+        self._counts = [counter(trace, scope) for scope in ends]
 
     def _needed(self, trace: Trace, example: Sequence[Any]) -> set[int]:
         found = {p.pump.position for p, _, _ in self._pumps if p.pump is not None and p.pump.position is not None}
@@ -228,7 +233,7 @@ def _paths(nest: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, nest
 
 
-class _Watched(list[Any]):
+class _Recording(list[Any]):
     """A list of arguments that records which indices are read."""
 
     def __init__(self, arguments: Sequence[Any]) -> None:
@@ -242,6 +247,6 @@ class _Watched(list[Any]):
 
 def _asked(get: Callable[[Sequence[Any]], Any], example: Sequence[Any]) -> set[int]:
     """Returns the positions of the arguments that a function reads."""
-    watched = _Watched(example)
+    watched = _Recording(example)
     get(watched)
     return watched.asked

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from ampnet.errors import DataError
-from ampnet.lang.spaces import Edges, Seq
+from ampnet.lang.edges import Edges
+from ampnet.lang.spaces import Seq
 
 
 def is_pyg(given: Any) -> bool:

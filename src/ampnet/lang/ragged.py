@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from ampnet.errors import DataError
-from ampnet.lang.spaces import Seq, Space, Tree
+from ampnet.lang.spaces import Seq, Space
+from ampnet.lang.tree import Tree
 from ampnet.state import Ints
 
 

@@ -9,7 +9,7 @@
 **Tensors are payload, plain integers are control.** Layers compute with columns that are tensors (a row for each
 element). Columns that are lists or NumPy arrays of integers decide where messages go: the layer to use, the type of an
 edge, the number of rounds. A list of sequences (`Seq`, tensors, lists of integers) or trees is a column with one
-sequence or tree for each element, of any length (`ampnet.lang.ragged`).
+sequence or tree for each element, of any length (`ampnet.lang.ragged`). `Tree` and `Edges` have files of their own.
 
 The same objects are passed to a model that runs eagerly and to `Compiled.instance`.
 """
@@ -17,7 +17,6 @@ The same objects are passed to a model that runs eagerly and to `Compiled.instan
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -223,161 +222,6 @@ class Seq(Space):
         super().__init__(count, given)
 
 
-class Tree(Space):
-    """A rooted tree. ``parents[i]`` is the parent of node i, -1 for the root; children are in the order of their
-    numbers.
-
-    Further columns have an entry for every node; those in ``leaves`` or ``branches`` only for such nodes, in the order
-    of their numbers.
-    """
-
-    _kind = "tree"
-
-    def __init__(
-        self,
-        parents: ArrayLike,
-        *,
-        leaves: Mapping[str, Given] | None = None,
-        branches: Mapping[str, Given] | None = None,
-        **columns: Given,
-    ) -> None:
-        self._parents = _integers("parents", parents, "Tree")
-        n = len(self._parents)
-        roots = np.flatnonzero(self._parents == -1)
-        if n == 0 or len(roots) != 1:
-            raise DataError(f"a Tree has one root (parent -1); this one has {len(roots)} among {n} nodes")
-        wrong = np.flatnonzero((self._parents < -1) | (self._parents >= n))
-        if len(wrong):
-            raise DataError(f"a Tree of {n} nodes names {int(self._parents[wrong[0]])} as a parent, at {int(wrong[0])}")
-        self._root = int(roots[0])
-        self._refuse_cycles()
-        self._degree = np.bincount(np.delete(self._parents, self._root), minlength=n)
-        self._children = [np.flatnonzero(self._parents == i) for i in range(n)] if n < 64 else self._list_children()
-        only = {name: np.flatnonzero(self._degree == 0) for name in leaves or {}}
-        only |= {name: np.flatnonzero(self._degree > 0) for name in branches or {}}
-        super().__init__(n, {**(leaves or {}), **(branches or {}), **columns}, only)
-        self._given = {**dict.fromkeys(leaves or {}, "leaves"), **dict.fromkeys(branches or {}, "branches")}
-
-    def _refuse_cycles(self) -> None:
-        n = len(self._parents)
-        above = np.where(self._parents < 0, np.arange(n), self._parents)
-        reach, hops = above, 1
-        while hops < n:
-            reach, hops = reach[reach], 2 * hops
-        lost = np.flatnonzero(reach != self._root)
-        if len(lost):
-            raise DataError(f"node {int(lost[0])} of a Tree goes round in a circle instead of leading to the root")
-
-    def _list_children(self) -> list[Ints]:
-        order = np.argsort(self._parents, kind="stable")[1:]
-        return np.split(order, np.cumsum(self._degree)[:-1])
-
-    def _derived(self, what: str) -> Ints:
-        """Returns an array derived from the parents, for `ampnet.lang.symbols`."""
-        if what == "parent":
-            return self._parents
-        if what == "leaf":
-            leaf: Ints = (self._degree == 0).astype(np.int64)
-            return leaf
-        if what == "siblings":
-            return np.where(self._parents < 0, 0, self._degree[self._parents])
-        if what == "degree":
-            return self._degree
-        return np.array([self._root]) if what == "root" else self._below[what]
-
-    @cached_property
-    def _below(self) -> dict[str, Ints]:
-        """Compute ``child``: the root, then the children of node 0, of node 1, ...; ``first_child``: the index of each
-        node's first child in it; ``rank``: the position of a node among its siblings."""
-        child, first = np.argsort(self._parents, kind="stable"), 1 + np.cumsum(self._degree) - self._degree
-        rank = np.empty(len(child), dtype=np.int64)
-        rank[child] = np.arange(len(child))
-        rank = np.where(self._parents < 0, 0, rank - first[self._parents])
-        return {"child": child, "first_child": first, "rank": rank}
-
-    def _parts(self) -> dict[str, Any]:
-        return {**super()._parts(), " parents": self._parents}
-
-    def _check_arity(self, wanted: int) -> None:
-        wrong = np.flatnonzero((self._degree > 0) & (self._degree != wanted))
-        if len(wrong):
-            raise DataError(
-                f"node {int(wrong[0])} of a Tree has {int(self._degree[wrong[0]])} children; the model's branch "
-                f"function takes {wanted}. With children='family' it gets any number of them, as a family"
-            )
-
-    def _arity(self) -> int | None:
-        """Returns the number of children of every inner node; None if it differs; 0 without inner nodes."""
-        inner = self._degree[self._degree > 0]
-        if not len(inner):
-            return 0
-        return int(inner[0]) if (inner == inner[0]).all() else None
-
-
-class Edges(Space):
-    """Directed edges between the elements of a `Seq`: from ``source[e]`` to ``target[e]``. There may be none."""
-
-    _kind = "edges"
-
-    def __init__(self, nodes: Seq, source: ArrayLike, target: ArrayLike, **columns: Given) -> None:
-        if not isinstance(nodes, Space):
-            raise DataError(
-                f"Edges(nodes, source, target): the first argument is the Seq whose elements they connect; got "
-                f"{type(nodes).__name__}"
-            )
-        self._nodes = nodes
-        self._source = _integers("source", source, "Edges")
-        self._target = _integers("target", target, "Edges")
-        if len(self._source) != len(self._target):
-            raise DataError(f"Edges with {len(self._source)} sources and {len(self._target)} targets")
-        for name, ends in (("source", self._source), ("target", self._target)):
-            if len(ends) and (ends.min() < 0 or ends.max() >= len(nodes)):
-                bad = int(np.flatnonzero((ends < 0) | (ends >= len(nodes)))[0])
-                raise DataError(f"the {name} of edge {bad} is {int(ends[bad])}; there are {len(nodes)} elements")
-        super().__init__(len(self._source), columns)
-
-    def _derived(self, what: str) -> Ints:
-        """Returns an array for `ampnet.lang.symbols`. A node without incoming edges gets a null edge, ``E + node``."""
-        n, ends = len(self._nodes), self._target
-        degree = np.bincount(ends, minlength=n)
-        lonely = np.flatnonzero(degree == 0)
-        if what == "target":
-            return np.concatenate((ends, np.arange(n))) if len(lonely) else ends
-        if what == "degree":
-            each = degree[ends]
-            return np.concatenate((each, np.ones(n, dtype=np.int64))) if len(lonely) else each
-        if what == "arrivals":
-            return degree
-        if what == "arrival":  # the edges that lead to node 0, those that lead to node 1, ...
-            return np.argsort(ends, kind="stable")
-        first: Ints = np.cumsum(degree) - degree
-        if what == "first_arrival":
-            return first
-        if what == "rank":  # the place of an edge among those of its target
-            rank = np.empty(len(ends), dtype=np.int64)
-            rank[np.argsort(ends, kind="stable")] = np.arange(len(ends))
-            return rank - first[ends]
-        null = np.zeros(len(ends) + (n if len(lonely) else 0), dtype=np.int64)
-        null[len(ends) :] = 1
-        return null
-
-    def _parts(self) -> dict[str, Any]:
-        return {**super()._parts(), " source": self._source, " target": self._target, " nodes": self._nodes}
-
-    def _lists(self, what: str) -> tuple[Ints, Ints]:
-        """Returns the edges of all nodes in order, and the index where each node's edges begin."""
-        n = len(self._nodes)
-        if what == "in":
-            owner, edge = self._target, np.arange(len(self._target))
-        else:
-            lonely = np.flatnonzero(np.bincount(self._target, minlength=n) == 0)
-            owner = np.concatenate((self._source, lonely))
-            edge = np.concatenate((np.arange(len(self._source)), len(self._source) + lonely))
-        start = np.zeros(n + 1, dtype=np.int64)
-        np.cumsum(np.bincount(owner, minlength=n), out=start[1:])
-        return edge[np.argsort(owner, kind="stable")], start
-
-
 def place(index: Any, size: int, where: str) -> int:
     """Returns the index of an element, counted from 0. Raises `DataError` for an index out of range."""
     if isinstance(index, slice):
@@ -398,10 +242,11 @@ def _column(name: str, given: Any, what: str) -> Column:
 
     if isinstance(given, Tensor | Ragged):
         return given
-    return Ragged(name, given) if is_ragged(given) else _integers(name, given, what)
+    return Ragged(name, given) if is_ragged(given) else integers(name, given, what)
 
 
-def _integers(name: str, given: Any, what: str) -> Ints:
+def integers(name: str, given: Any, what: str) -> Ints:
+    """Returns a control column as an array. Raises `DataError` if it is not one row of integers."""
     array = np.asarray(given)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iub"):
         raise DataError(

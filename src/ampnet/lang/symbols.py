@@ -21,14 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ampnet.lang.edges import Edges
 from ampnet.lang.family import Family
 from ampnet.lang.ints import Int, substituted
 from ampnet.lang.line import here
 from ampnet.lang.pick import pick
+from ampnet.lang.proto import Proto, Pump
 from ampnet.lang.ragged import Flat, Ragged
 from ampnet.lang.scope import Axis, Choice, Scope
-from ampnet.lang.spaces import Edges
-from ampnet.lang.trace import Proto, Pump, Trace, Value, meta
+from ampnet.lang.trace import Trace
+from ampnet.lang.value import Value, meta
 from ampnet.state import Ints
 
 

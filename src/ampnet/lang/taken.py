@@ -30,12 +30,12 @@ from ampnet.lang.trace import current
 from ampnet.nodes.bodies import (
     Batched,
     Body,
+    Direct,
     Fixed,
     Mapped,
     Padded,
     Port,
     Recurrent,
-    Rows,
     Stacked,
     filled,
     mapped,
@@ -169,7 +169,7 @@ def _taken(
         return Taken(Fixed(found.body, sum(o.width for o in found.flat() if o.follows)), outs)
     hooked = next((m for m in module.modules() if m._backward_hooks or m._backward_pre_hooks), None)
     if hooked is module and type(module) is nn.Linear and not (module._forward_hooks or module._forward_pre_hooks):
-        return Taken(Rows(args, kwargs), Out(False, (*rows[0].shape[:-1], module.out_features)))
+        return Taken(Direct(args, kwargs), Out(False, (*rows[0].shape[:-1], module.out_features)))
     if hooked is not None:
         raise Fault(
             f"has a backward hook ({type(hooked).__name__}), which would never be called: many messages are computed "
@@ -181,7 +181,7 @@ def _taken(
     given = (*args, *kwargs.values())
     if kind is not None and kind.__module__.startswith("torch.nn.") and all(isinstance(p, Port) for p in given):
         if issubclass(kind, nn.Bilinear) or (kind is nn.RNNCell and all(r.dim() == 1 for r in rows)):
-            body = Rows
+            body = Direct
         elif issubclass(kind, _BATCHED) and len(given) == 1:
             body = Batched
     made = _tried(module, args, kwargs, rows)
@@ -197,21 +197,26 @@ def _checked(made: Taken) -> Taken:
     return made
 
 
-def _tried(module: nn.Module, args: Any, kwargs: Any, given: Sequence[Tensor]) -> Any:
-    """Returns the module's outputs for tensors on the meta device."""
-    filled_args, filled_kwargs = filled((args, kwargs), given)
+def shapes_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the module's outputs for tensors on the meta device: their shapes and dtypes, nothing computed."""
     token = current.set(None)
     try:
         state = [*module.named_parameters(), *module.named_buffers()]
         weights = {n: torch.empty_like(p, device="meta").requires_grad_(p.requires_grad) for n, p in state}
-        return torch.func.functional_call(module, weights, filled_args, filled_kwargs)
+        return torch.func.functional_call(module, weights, args, kwargs)
+    finally:
+        current.reset(token)
+
+
+def _tried(module: nn.Module, args: Any, kwargs: Any, given: Sequence[Tensor]) -> Any:
+    """Returns the module's outputs for tensors on the meta device. Raises `Fault` if it cannot be applied to them."""
+    try:
+        return shapes_of(module, *filled((args, kwargs), given))
     except Exception as error:
         shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in given)
         loose = next((n for inner in module.modules() for n, v in vars(inner).items() if isinstance(v, Tensor)), None)
         hint = f". Its tensor '{loose}' is no buffer: self.register_buffer('{loose}', ...)" if loose else ""
         raise Fault(f"cannot be applied to {shapes}: {error}{hint}") from error
-    finally:
-        current.reset(token)
 
 
 # -- modules of sequences

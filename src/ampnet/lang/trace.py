@@ -1,8 +1,8 @@
 """Trace: the record of one run of a model on symbols instead of tensors.
 
-A `Value` stands for one row of a tensor (the row of one instance, or of one element), a `Proto` for a future node of
-the graph. `Trace.bring` connects scopes: a value that is used inside an "each", a loop or a choice that it was made
-outside of is broadcast into it.
+A `Value` stands for one row of a tensor, that of one instance or of one element (`ampnet.lang.value`); a `Proto` for a
+future node of the graph (`ampnet.lang.proto`). `Trace.bring` connects scopes: a value that is used inside an "each", a
+loop or a choice that it was made outside of is broadcast into it.
 
     h made at       used inside of      is brought there by
     instance        each atom           a Flatmap: a copy for each atom
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -27,109 +26,16 @@ from ampnet.errors import ModelError, StateError
 from ampnet.lang import moves
 from ampnet.lang.family import Family
 from ampnet.lang.ints import Int
-from ampnet.lang.line import Line, here
+from ampnet.lang.line import here
+from ampnet.lang.proto import Proto, Pump
 from ampnet.lang.scope import Axis, Choice, Frame, Guard, Scope
 from ampnet.lang.spaces import Space
+from ampnet.lang.value import Value, meta
 from ampnet.nodes import Cond, Flatmap
-from ampnet.nodes.node import Node
-from ampnet.nodes.program import Program
 from ampnet.state import check_field_names
 
 current: ContextVar[Trace | None] = ContextVar("current", default=None)
 """The current trace, while a model is compiled."""
-
-
-@dataclass(eq=False, slots=True)
-class Pump:
-    """The source of an input's messages."""
-
-    position: int | None = None
-    """The index of the argument of ``forward`` that holds them; None for a constant of the model."""
-    column: str | None = None
-    """A column of a space; None if the argument itself is a tensor."""
-    at: str | None = None
-    """The nodes that the column has entries for, if not all elements: "leaves" or "branches"."""
-    source: Any = None
-    """The `ampnet.lang.symbols.Symbol` whose column it is."""
-    constant: Tensor | None = None
-    """The same row for every instance."""
-    starts: tuple[Axis, ...] = ()
-    """Loops that it is pumped into, at their first round."""
-
-
-@dataclass(eq=False, slots=True)
-class Operation:
-    """A row-wise step of a Rows node."""
-
-    op: str
-    operands: tuple[Any, ...]
-    """Values (as positions among the proto's inputs: ``Arg``), numbers and tensors."""
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Arg:
-    """The value at an input port."""
-
-    port: int
-
-
-@dataclass(eq=False, slots=True)
-class Proto:
-    """A future node of the graph."""
-
-    name: str
-    inputs: list[Value | None]
-    ports: tuple[str, ...]
-    """Names of the output ports."""
-    line: Line
-    build: Callable[[Plan], Node] | None = None
-    """Builds the node; None for an input, a row operation or a module call."""
-    into: tuple[str, ...] = ()
-    """Names of the input ports."""
-    outputs: list[Value] = field(default_factory=list)
-    ints: tuple[Int | int, ...] = ()
-    """The integers that its state functions read."""
-    scalars: tuple[str, ...] = ()
-    arrays: tuple[str, ...] = ()
-    """Further scalars and arrays of the structure that they read."""
-    operation: Operation | None = None
-    program: Program | None = None
-    """The operation as a program; several operations after fusion."""
-    module: nn.Module | None = None
-    make: Callable[[nn.Module, Any], Node] | None = None
-    """Calls only: (module, key) -> the node."""
-    alike: object = None
-    """Calls only: equal for calls that can be sites of one node."""
-    parameter: nn.Parameter | None = None
-    """A bare parameter that is itself the value."""
-    activation: str | None = None
-    """Calls of a Linear only: the activation applied to its output in the same node."""
-    pump: Pump | None = None
-    is_loss: bool = False
-    is_result: bool = False
-    """Whether it reports what ``forward`` returns, in a graph that predicts."""
-    puts_together: Axis | None = None
-    """The axis whose elements become one; there must be at least one."""
-    note: str = ""
-    """A remark for `explain`."""
-
-    @property
-    def scope(self) -> Scope:
-        """The scope of its output; for a loss, the scope where it is computed."""
-        given = self.outputs[0] if self.outputs else self.inputs[0]
-        assert given is not None
-        return given.scope
-
-
-class Plan:
-    """The scalars in the states, which are known when nodes are built."""
-
-    def __init__(self, scalars: Sequence[str]) -> None:
-        self.scalars = tuple(scalars)
-
-    def fields(self, scope: Scope) -> tuple[str, ...]:
-        return scope.fields(self.scalars)
 
 
 class Trace:
@@ -386,72 +292,3 @@ def _free(base: str, taken: set[str]) -> str:
         name = f"{base}{n}"
     taken.add(name)
     return name
-
-
-def meta(row: Tensor) -> Tensor:
-    """Returns a meta tensor with a row's shape and dtype."""
-    return torch.empty(row.shape, dtype=row.dtype, device="meta")
-
-
-class Value:
-    """One row of a tensor, in a model that is being compiled. Torch functions of it are recorded."""
-
-    __slots__ = ("line", "port", "proto", "row", "scope", "trace")
-
-    def __init__(self, trace: Trace, proto: Proto, port: int, scope: Scope, row: Tensor) -> None:
-        self.trace, self.proto, self.port, self.scope, self.row = trace, proto, port, scope, row
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        from ampnet.lang.ops import call
-
-        return call(function, args, kwargs or {})
-
-    def __getattr__(self, name: str) -> Any:
-        from ampnet.lang.ops import attribute
-
-        return attribute(self, name)
-
-    def __repr__(self) -> str:
-        return f"Value({self.proto.name}: {tuple(self.row.shape)} {self.row.dtype}, for each {self.scope})"
-
-    def __bool__(self) -> bool:
-        self.trace.fail(
-            "a Python 'if', 'while', 'and', 'or' or 'not' asks for the value of a tensor, which differs from message "
-            "to message and is not known while the model is compiled. Control flow is decided by integers of the "
-            "instance (choose(...), repeat(..., while_=...)); to pick between two tensors use torch.where"
-        )
-
-    def __iter__(self) -> Any:
-        self.trace.fail("a Python 'for' goes through a tensor; a value is one row here: use chunk, split or a slice")
-
-    def __len__(self) -> int:
-        if not self.row.dim():
-            self.trace.fail("len(...) of a tensor without dimensions")
-        return int(self.row.shape[0])
-
-    def _asked(self, what: str) -> NoReturn:
-        self.trace.fail(f"{what} asks for the number in a tensor, which is not known while the model is compiled")
-
-    def __int__(self) -> int:
-        self._asked("int(...)")
-
-    def __float__(self) -> float:
-        self._asked("float(...)")
-
-    def __index__(self) -> int:
-        self._asked("an index or range(...)")
-
-    def __setitem__(self, index: object, value: object) -> None:
-        self.trace.fail(in_place("an assignment to a part of it"))
-
-    __hash__ = object.__hash__
-
-
-def in_place(what: str) -> str:
-    return (
-        f"{what} changes a tensor in place. Payloads are shared between messages and never written to: use the version "
-        f"that gives a new tensor (h = h + x, torch.cat, torch.where)"
-    )

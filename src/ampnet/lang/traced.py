@@ -1,37 +1,37 @@
 """Traced: the combinators in a model that is being compiled. One method each, with its graph drawn above it.
 
+Trees and messages along edges have files of their own (`ampnet.lang.traced_tree`, `ampnet.lang.traced_edges`).
+
 Inside their functions `Trace.frames` holds the enclosing axes and branches; values used there are brought into them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ampnet.lang import moves, ops
-from ampnet.lang.eager import two_scopes
+from ampnet.lang import moves
 from ampnet.lang.family import Family
 from ampnet.lang.ints import Int, Rounds
 from ampnet.lang.line import here
-from ampnet.lang.nest import along, leaves, rebuild, takes
+from ampnet.lang.nest import leaves, rebuild, takes
 from ampnet.lang.packs import Pack, frames
 from ampnet.lang.passes.loops import Control
+from ampnet.lang.proto import Proto
 from ampnet.lang.scope import Axis, Choice
-from ampnet.lang.symbols import Each, Moved, Place, Symbol, Symbolic
-from ampnet.lang.trace import Proto, Trace, Value
-from ampnet.nodes import Cond, Flatmap, Group, Isu, Loss, Phi, Reduce
+from ampnet.lang.symbols import Each, Place
+from ampnet.lang.traced_base import Body
+from ampnet.lang.traced_edges import TracedEdges
+from ampnet.lang.traced_tree import TracedTree
+from ampnet.lang.value import Value
+from ampnet.nodes import Cond, Group, Isu, Loss
 from ampnet.nodes.metrics import Ratio
 
-Body = Callable[..., Any]
 
-
-class Traced:
+class Traced(TracedTree, TracedEdges):
     """The combinators on symbols."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
 
     # -- each element                          family ──> function ──> family          no node of its own
 
@@ -40,42 +40,6 @@ class Traced:
         with self.trace.inside(*frames(axis)):
             made = function(*(f._element() for f in families))
             return self._family(axis, made)
-
-    def _axis(self, families: Sequence[Any]) -> Axis:
-        if not families:
-            self.trace.fail("there is nothing to go through: give a Seq, a Tree, Edges, or what was made of one")
-        found: list[Axis] = []
-        for family in families:
-            if not isinstance(family, Symbolic):
-                self.trace.fail(
-                    f"a Seq, Tree or Edges, or a value for each element of one, is wanted here; got "
-                    f"{type(family).__name__}"
-                )
-            found.append(family._axis)
-        for axis in found:
-            if axis is not found[0]:
-                self.trace.fail(two_scopes(f"'{found[0].name}'", f"'{axis.name}'"))
-        return found[0]
-
-    def _family(self, axis: Axis, made: Any) -> Any:
-        """Returns a function's result inside an axis as families over it."""
-        if made is None:
-            return None
-        return rebuild(made, iter([Each(self.trace, axis, self._brought(v)) for v in leaves(made)]))
-
-    def _brought(self, made: Any) -> Any:
-        """Returns a function's result at the scope of the current line; a family element by element."""
-        if isinstance(made, Each | Moved):
-            with self.trace.inside(*frames(made._axis)):
-                return Each(self.trace, made._axis, self._brought(made._element()))
-        return made if isinstance(made, Int | Symbol | Place) else self.trace.bring(made)
-
-    def _phi(self, name: str, inputs: list[Value | None], ports: tuple[str, ...]) -> Value:
-        """Merge several branches into one, at the scope of the current line."""
-        trace = self.trace
-        key, given = trace.scope.key, next(v for v in inputs if v is not None)
-        proto = Proto(trace.name(name), inputs, ("out",), here(), lambda plan: Phi(ports, key=key), ports)
-        return trace.emit(proto, (trace.scope, given.row))
 
     # -- a loop over a sequence               start ──> enter ──> phi ──> cond ── again ──> step ──> next ──┐
     #                                                              ^       └──── done ──> leave ──> last    │
@@ -215,251 +179,6 @@ class Traced:
             note="out of the loop",
         )
         return self.trace.emit(proto, (outer, value.row))
-
-    # -- a tree, from the leaves up           leaf ──> phi ──────────────────────────┬──> every node
-    #                                                   ^                            ├──> cond ── root ──> leave
-    #                                                   └── branch <── beside <── group by parent
-
-    def fold_tree(self, tree: Any, leaf: Body, branch: Body, children: int | str | None) -> tuple[Any, Any]:
-        trace = self.trace
-        if isinstance(tree, Moved):
-            trace.fail(
-                f"fold_tree is given a tree that was picked by an index ({tree._over}). Fold the trees of all elements "
-                f"and pick the result: each(lambda e: fold_tree(e.tree, leaf, branch)[1], elements)[i]"
-            )
-        if not isinstance(tree, Symbol) or tree._axis.kind != "tree":
-            trace.fail(f"fold_tree folds a Tree, got {type(tree).__name__}")
-        axis = tree._axis
-        arity = None if isinstance(children, str) else tree._arity(branch, children)
-        choice = tree._leaf_or_branch()
-        with trace.inside(axis):
-            with trace.inside(trace.guard(choice, 1)):
-                pack = Pack(trace, leaf(tree._element()))
-            values = [self._phi(f"{axis.name}_phi", [lane.value, None], ("leaf", "branch")) for lane in pack.lanes]
-            flat = [value if arity is None else self._shaped(value, (-1,)) for value in values]
-            rising = [self._rise(tree, value) for value in flat]
-            below = [proto.outputs[0] for proto in rising]
-            with trace.inside(trace.guard(choice, 0)):
-                given = self._family_of_children(tree, below, pack) if arity is None else []
-                if arity is not None:
-                    beside = [self._children(tree, value, choice, arity) for value in below]
-                    given = [
-                        pack.unpacked([self._nth(c, i, v.row, arity) for c, v in zip(beside, values, strict=True)])
-                        for i in range(arity)
-                    ]
-                made = branch(*given) if takes(branch, len(given)) else branch(*given, tree._element())
-                after = pack.repacked(made, "the branch function of fold_tree")
-            for head, value in zip(values, after, strict=True):
-                head.proto.inputs[1] = value
-            nodes = self._family(axis, pack.unpacked(values))
-        tops = [self._top(tree, proto.outputs[1]) for proto in rising]
-        return nodes, pack.unpacked([self._shaped(t, v.row.shape) for t, v in zip(tops, values, strict=True)])
-
-    def _shaped(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """Reshape a row: children are concatenated as flat rows."""
-        same = value.row.dim() == 1 if shape == (-1,) else value.row.shape == shape
-        return value if same else ops.anything(self.trace, torch.reshape, (value, tuple(shape)), {})
-
-    def _nth(self, children: Value, i: int, row: torch.Tensor, arity: int) -> Value:
-        width = row.numel()
-        one = children if arity == 1 else ops.cut(self.trace, children, i * width, (i + 1) * width)
-        return self._shaped(one, row.shape)
-
-    def _rise(self, tree: Symbol, value: Value) -> Proto:
-        """Returns the choice that separates the root from the other nodes."""
-        choice = Choice(tree._lookup("parent") < 0, ("below", "root"), here())
-        proto = self.trace.parting(value, choice)
-        for output in proto.outputs:
-            output.scope = value.scope
-        return proto
-
-    def _family_of_children(self, tree: Symbol, below: Sequence[Value], pack: Pack) -> list[Any]:
-        """Returns the values of all nodes but the root as a family over the children of the current node."""
-        axis = self.trace.axis(f"{tree._axis.name}_child", "elements", tree._lookup("degree"))
-        place = Int("index", axis, axes=frozenset({axis}))
-        child = Int("lookup", tree._array("child"), tree._base + tree._lookup("first_child") + place)
-        ends = (tree._lookup("parent"), tree._lookup("rank"), child)
-        return [self._members(tree._axis, tree._axis, axis, ends, below, pack)]
-
-    # -- members of a group as a family        edge e, child c ──> isu ──> (target, place there)
-
-    def _members(
-        self, old: Axis, new: Axis, members: Axis, ends: tuple[Int, Int, Int], values: Sequence[Value], pack: Pack
-    ) -> Any:
-        """Convert values over ``old`` to families over the members of each element of ``new``."""
-        trace, moved = self.trace, []
-        with trace.inside(members):
-            for value in values:
-                scope = value.scope
-
-                def build(plan: Any, scope: Any = scope) -> Isu:
-                    return Isu(*moves.member(plan, scope, old, new, members, *ends))
-
-                proto = Proto(
-                    trace.name(f"{members.name}_of"), [value], ("out",), here(), build,
-                    ints=ends, note=f"to each of {members.name}",
-                )  # fmt: skip
-                moved.append(trace.emit(proto, (trace.scope, value.row)))
-            return self._family(members, pack.unpacked(moved))
-
-    def _children(self, tree: Symbol, value: Value, choice: Choice, arity: int) -> Value:
-        trace, axis = self.trace, tree._axis
-        scope = value.scope
-        parent, siblings = tree._lookup("parent"), tree._lookup("siblings")
-        group = Proto(
-            trace.name(f"{axis.name}_group"),
-            [value],
-            ("out",),
-            here(),
-            lambda plan: Group(
-                moves.replaced(plan, scope, axis, axis, parent),
-                moves.number(plan, scope, siblings),
-                moves.place(plan, scope, axis),
-                key=scope.key,
-            ),
-            ints=(parent, siblings),
-            note="children by parent",
-        )
-        inner = scope.guarded(trace.guard(choice, 0))
-        grouped = trace.emit(group, (inner, value.row))
-        row = torch.empty(arity * value.row.shape[-1], dtype=value.row.dtype, device="meta")
-        beside = Proto(
-            trace.name(f"{axis.name}_beside"), [grouped], ("out",), here(),
-            lambda plan: Reduce("beside", key=scope.key, count=arity),
-        )  # fmt: skip
-        return trace.emit(beside, (inner, row))
-
-    def _reduced(self, value: Value, reduction: str) -> Value:
-        key = value.scope.key
-        proto = Proto(
-            self.trace.name(reduction),
-            [value],
-            ("out",),
-            here(),
-            lambda plan: Reduce(reduction, key=key),  # type: ignore[arg-type]
-        )
-        return self.trace.emit(proto, (value.scope, value.row))
-
-    def _top(self, tree: Symbol, value: Value) -> Value:
-        axis, root = tree._axis, tree._root()
-        outer = value.scope.leaving(axis)
-
-        def build(plan: Any) -> Isu:
-            there, back = moves.up_to_root(plan, outer, axis, root)
-            return Isu(there, back)
-
-        proto = Proto(
-            self.trace.name(f"{axis.name}_root"),
-            [value],
-            ("out",),
-            here(),
-            build,
-            ints=(root,),
-            note="the root",
-        )
-        return self.trace.emit(proto, (outer, value.row))
-
-    # -- messages along edges       h ──> flatmap by out-edge ──> cond ── real ──> function ──> phi ──> group by target
-    #                                                              └─ none ──> zeros ────────────^              └──> sum
-
-    def messages(self, function: Body, edges: Any, values: Any, to: Any, reduction: str | Body) -> Any:
-        trace = self.trace
-        if not isinstance(edges, Symbol) or edges._nodes is None:
-            trace.fail(f"messages run along Edges, got {type(edges).__name__}")
-        nodes, axis, real = edges._nodes._axis, edges._axis, edges._axis.real
-        assert real is not None
-        given = [values] if to is None else [values, to]
-        for family in given:
-            if self._axis([family]) is not nodes:
-                trace.fail(
-                    f"messages along '{axis.name}' start from values for each element of '{nodes.name}', got values "
-                    f"for each of {family._over}"
-                )
-            if isinstance(family._element(), Family):
-                trace.fail(
-                    f"messages along '{axis.name}' are given a family for each element of '{nodes.name}'; a message is "
-                    f"one value: each(lambda inner: reduce(inner), families) first"
-                )
-        with trace.inside(nodes):
-            outgoing = self._across(edges, trace.bring(values._element()), "out")
-            incoming = [] if to is None else [self._across(edges, trace.bring(to._element()), "in")]
-        parted = trace.parting(outgoing, real.choice)
-        with trace.inside(axis, real):
-            ends = [parted.outputs[0], *incoming]
-            pack = Pack(trace, along(function, ends, edges._element))
-        if not isinstance(reduction, str):
-            with trace.inside(nodes):
-                return self._family(nodes, self._arriving(edges, pack, reduction, values, values if to is None else to))
-        results = []
-        for lane in pack.lanes:
-            with trace.inside(axis, trace.guard(real.choice, 1)):
-                zero = torch.zeros(lane.value.row.shape, dtype=lane.value.row.dtype)
-                nothing = ops.operation(trace, "fill", [parted.outputs[1]], lane.value.row, "none", value=zero)
-            with trace.inside(axis):
-                joined = self._phi(f"{axis.name}_phi", [lane.value, nothing], real.choice.names)
-                results.append(self._collect(edges, joined, reduction))
-        with trace.inside(nodes):
-            return self._family(nodes, pack.unpacked(results))
-
-    def _arriving(self, edges: Symbol, pack: Pack, reduction: Body, values: Symbolic, to: Symbolic) -> Any:
-        """Apply a function to the family of messages at each node; zeros for a node without messages."""
-        trace, nodes, axis = self.trace, edges._nodes, edges._axis
-        assert nodes is not None
-        count = Int("lookup", edges._array("arrivals"), nodes._flat)
-        choice = Choice(count > 0, ("none", "some"), here())
-        members = trace.axis(f"{axis.name}_in", "elements", count)
-        place = Int("index", members, axes=frozenset({members}))
-        first = Int("lookup", edges._array("first_arrival"), nodes._flat)
-        edge = Int("lookup", edges._array("arrival"), first + place)
-        ends = (edges._lookup("target"), edges._lookup("rank"), edge)
-        with trace.inside(trace.guard(choice, 1)):
-            arrived = self._members(axis, nodes._axis, members, ends, [lane.value for lane in pack.lanes], pack)
-            made = reduction(arrived) if takes(reduction, 1) else reduction(arrived, to._element())
-            out = Pack(trace, made)
-        results = []
-        for lane in out.lanes:
-            with trace.inside(trace.guard(choice, 0)):
-                zero = torch.zeros(lane.value.row.shape, dtype=lane.value.row.dtype)
-                here_too = trace.bring(values._element())
-                nothing = ops.operation(trace, "fill", [here_too], lane.value.row, "none", value=zero)
-            results.append(self._phi(f"{axis.name}_phi", [nothing, lane.value], choice.names))
-        return out.unpacked(results)
-
-    def _across(self, edges: Symbol, value: Value, way: str) -> Value:
-        """Send a value from each node to each of its edges."""
-        axis, scope = edges._axis, value.scope
-        assert edges._nodes is not None
-        nodes = edges._nodes._axis
-        after = scope.leaving(nodes).entering(axis)
-        lists = edges._array(way)
-        if way == "in":
-            assert axis.real is not None
-            after = after.guarded(axis.real)
-        proto = Proto(
-            self.trace.name(f"{axis.name}_{way}"), [value], ("out",), here(),
-            lambda plan: Flatmap(moves.across(plan, scope, nodes, axis, lists), key=after.key),
-            arrays=(lists, f"{lists}_start"), note=f"to its {axis.name}",
-        )  # fmt: skip
-        return self.trace.emit(proto, (after, value.row))
-
-    def _collect(self, edges: Symbol, value: Value, reduction: str) -> Value:
-        """Group the messages at each target."""
-        axis, scope = edges._axis, value.scope
-        assert edges._nodes is not None
-        nodes = edges._nodes._axis
-        after = scope.leaving(axis).entering(nodes)
-        target, degree = edges._lookup("target"), edges._lookup("degree")
-        proto = Proto(
-            self.trace.name(f"{axis.name}_group"), [value], ("out",), here(),
-            lambda plan: Group(
-                moves.replaced(plan, scope, axis, nodes, target),
-                moves.number(plan, scope, degree),
-                moves.place(plan, scope, axis),
-                key=after.key,
-            ),
-            ints=(target, degree), note=f"{axis.name} by target",
-        )  # fmt: skip
-        return self._reduced(self.trace.emit(proto, (after, value.row)), reduction)
 
     # -- a choice                              x ──> cond ──> option 0, 1, ... ──> phi
 

@@ -27,10 +27,12 @@ from ampnet.lang import moves, ops
 from ampnet.lang.eager import NoElements, unrecorded
 from ampnet.lang.family import Family
 from ampnet.lang.line import here
+from ampnet.lang.proto import Proto
 from ampnet.lang.scope import Axis
 from ampnet.lang.spaces import Many, Space
 from ampnet.lang.taken import KNOWN, Attention, Fault, Out, Taken, taken
-from ampnet.lang.trace import Proto, Trace, Value, current, meta
+from ampnet.lang.trace import Trace, current
+from ampnet.lang.value import Value, meta
 from ampnet.nodes import Module, Ungroup
 from ampnet.nodes.bodies import Padded, Port, filled, later, mapped, tensors
 from ampnet.nodes.node import Node

@@ -1,7 +1,7 @@
 """Bodies: how a module that was written for one message computes many of them at once. See `ampnet.nodes.module`.
 
     body          what the module is given
-    Rows          a batch of rows, as it is
+    Direct        a batch of rows, as it is
     Batched       the rows of all messages as one batch: convolutions, and what takes a batch in any case
     Mapped        one message at a time, for all of them at once: see `ampnet.nodes.together`
     Recurrent     packed sequences, for nn.RNN, nn.GRU (see `ampnet.nodes.recurrent`) and nn.LSTM
@@ -96,7 +96,7 @@ class Body:
         return call(module, w, args, {**kwargs, **more})
 
 
-class Rows(Body):
+class Direct(Body):
     """The module is given all rows."""
 
     def rows(self, module: nn.Module, w: Weights, xs: Sequence[Tensor], lengths: Sequence[Lengths]) -> Tensor:

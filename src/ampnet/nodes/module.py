@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
 from ampnet.message import Messages, offsets_of, row_counts
-from ampnet.nodes.bodies import Body, Rows
+from ampnet.nodes.bodies import Body, Direct
 from ampnet.nodes.join import Join
 from ampnet.nodes.kept import Kept, gather, gather_counts
 from ampnet.nodes.keyed import Keyed
@@ -46,10 +46,10 @@ class Module(Parameterised):
         if fault is not None:
             raise GraphError([fault])
         forget(module)
-        self.body, self.ports = body if body is not None else Rows(), ports
+        self.body, self.ports = body if body is not None else Direct(), ports
         self.looks_at_states = self.body.grouped
         self._modes = [(inner, inner.training) for inner in module.modules()]
-        self._checked = not isinstance(self.body, Rows) or ports > 1
+        self._checked = not isinstance(self.body, Direct) or ports > 1
         super().__init__(module, key)
 
     def _set_sites(self, keys: Sequence[Sequence[str] | None]) -> None:

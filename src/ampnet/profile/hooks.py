@@ -54,7 +54,7 @@ from ampnet.runtime.host import Host
 from ampnet.runtime.inline import Inline
 from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
-from ampnet.runtime.transport import Endpoint
+from ampnet.runtime.transport import AnyEndpoint
 from ampnet.update.local import LocalUpdates
 from ampnet.update.updater import Updater
 from ampnet.wave.kernels.kernel import Kernel
@@ -250,7 +250,7 @@ class Hooks:
         self.put(updater, "begin_step", meter.more(cell, beginning))
         self.put(updater, "end_step", meter.more(cell, updater.end_step))
 
-    def endpoint(self, endpoint: Endpoint) -> None:
+    def endpoint(self, endpoint: AnyEndpoint) -> None:
         """Hook the endpoint of a process."""
         for name in ("send", "receive", "flush"):
             self.section(endpoint, name, self.meter.cell("", TRANSPORT))

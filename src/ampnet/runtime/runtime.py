@@ -367,7 +367,7 @@ class Runtime:
             self._inside, self._began, controller.stopping = True, time.perf_counter(), False
             if self.beside is not None:
                 self.beside.begin()
-            with torch.no_grad(), _fewer_collections(), self._guarded():
+            with torch.no_grad(), fewer_collections(), self._guarded():
                 self._equalise()
                 self._equal = not self.graph.replicas
                 streams = self._start(self._readable(streams))
@@ -475,7 +475,7 @@ class Runtime:
 
 
 @contextmanager
-def _fewer_collections() -> Iterator[None]:
+def fewer_collections() -> Iterator[None]:
     """A context with fewer garbage collections: a run creates many objects, and no cycles.
 
     Objects from before the run (torch alone has some hundred thousand) are not scanned again and again. Within another

@@ -53,7 +53,7 @@ def memory() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-@pytest.mark.parametrize("many", [MANY, pytest.param(10 * MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [MANY // 2, pytest.param(10 * MANY, marks=pytest.mark.slow)])
 def test_records(many: int) -> None:
     rng = np.random.default_rng([17, seed()])
     valid = [bytes(record_of(make_frame(np.random.default_rng(seed), 6))) for seed in range(40)]
@@ -88,7 +88,7 @@ def state(link: Link) -> tuple[object, ...]:
     return tuple(len(v) if isinstance(v, dict | bytearray) or hasattr(v, "popleft") else v for v in vars(link).values())
 
 
-@pytest.mark.parametrize("many", [MANY, pytest.param(10 * MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [MANY // 2, pytest.param(10 * MANY, marks=pytest.mark.slow)])
 def test_messages(many: int) -> None:
     """What a TCP endpoint hands to the link of an authenticated sender."""
     rng = np.random.default_rng([18, seed()])

@@ -179,7 +179,7 @@ def test_corrupted_bytes_are_never_delivered() -> None:
 
 def test_loss_and_delay() -> None:
     """1 % of segments lost, 100 ms each way: frames are under way while others follow."""
-    with bad_network(beat=0.5, dead=3.0, probe=1.0) as (made, proxies):
+    with bad_network(beat=1.0, dead=20.0, probe=1.0) as (made, proxies):
         for proxy in proxies:
             proxy.delay, proxy.loss = 0.1, 0.01
         talk = Talk(made, 300)
@@ -188,11 +188,14 @@ def test_loss_and_delay() -> None:
 
 
 def test_a_slow_connection_passes_a_large_frame() -> None:
-    """Heartbeats are answered between the chunks of a frame, so a slow connection is not taken for a dead one."""
-    with bad_network(chunk=50_000) as (made, proxies):
+    """Heartbeats are answered between the chunks of a frame, so a slow one is not taken for dead.
+
+    The frame takes two seconds, and a connection without a sign of life is given up after little more than one.
+    """
+    with bad_network(chunk=20_000, beat=0.2, dead=1.2) as (made, proxies):
         a, b = made.endpoint(0), made.endpoint(1)
-        proxies[0].rate = 2e6
-        big = torch.ones(500_000)
+        proxies[0].rate = 5e5
+        big = torch.ones(250_000)
         a.send(1, piece(1, big))
         got: list[Frame] = []
         deadline = time.monotonic() + PATIENCE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ampnet.lang.trace import Proto
+from ampnet.lang.proto import Proto
 
 
 def remove_dead(protos: Sequence[Proto]) -> list[Proto]:

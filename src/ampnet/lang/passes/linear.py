@@ -9,7 +9,7 @@ from torch import nn
 
 from ampnet.lang.calls import kind_of
 from ampnet.lang.passes.uses import redirect, uses
-from ampnet.lang.trace import Arg, Proto
+from ampnet.lang.proto import Arg, Proto
 
 _ACTIVATIONS = ("relu", "tanh", "sigmoid")
 

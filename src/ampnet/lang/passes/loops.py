@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ampnet.lang import moves
 from ampnet.lang.passes.uses import redirect, unused, uses
+from ampnet.lang.proto import Plan, Proto
 from ampnet.lang.scope import Axis, Scope
-from ampnet.lang.trace import Plan, Proto
 from ampnet.nodes import Loop
 from ampnet.nodes.node import Node
 

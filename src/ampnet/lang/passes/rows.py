@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ampnet.lang.passes.uses import in_loops, uses
-from ampnet.lang.trace import Arg, Operation, Proto, Value
+from ampnet.lang.proto import Arg, Operation, Proto
+from ampnet.lang.value import Value
 from ampnet.nodes.program import Program, Ref
 
 

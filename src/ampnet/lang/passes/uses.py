@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Container, Sequence
 
-from ampnet.lang.trace import Proto, Value
+from ampnet.lang.proto import Proto
+from ampnet.lang.value import Value
 
 
 def uses(protos: Sequence[Proto]) -> dict[int, list[tuple[Proto, int]]]:

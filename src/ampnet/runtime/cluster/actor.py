@@ -40,12 +40,12 @@ from ampnet.runtime.cluster.assignment import Assignment, Generation, Refusal
 from ampnet.runtime.cluster.data import check_same, fingerprints
 from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.parcel import inputs_of
+from ampnet.runtime.runtime import fewer_collections
 from ampnet.runtime.teams import teams_of
 from ampnet.runtime.transport.keys import Keys
 from ampnet.runtime.transport.tcp import TcpEndpoint
 from ampnet.runtime.watch import BEAT, NODE, PULSE
 from ampnet.update.state import UpdaterState, restore_state, state_of
-
 
 T = TypeVar("T")
 
@@ -130,7 +130,8 @@ class RemoteWorker:
             self._host = host = self._make_host(given)
             if told.on_worker is not None:
                 told.on_worker(host)
-            host.serve()
+            with fewer_collections():  # forked workers inherit that
+                host.serve()
         finally:
             endpoint.close()
 
@@ -174,7 +175,7 @@ class RemoteWorker:
             graph,
             wiring,
             teams,
-            self._endpoint,  # type: ignore[arg-type]
+            self._endpoint,
             controller=given.workers,
             places=settings.places(len(teams)),
             instances=self._instances,

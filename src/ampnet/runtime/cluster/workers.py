@@ -78,7 +78,7 @@ class ClusterWorkers:
         count = len(self._sitting)
         assert count == settings.workers
         self.endpoint = self._open(generation)  # [2]
-        self.post = Post(self.endpoint, count, events, clock, hear, look)  # type: ignore[arg-type]
+        self.post = Post(self.endpoint, count, events, clock, hear, look)
         self.crew = self._begin(graph, hosts, beginning, rehearsed, settings, silence)  # [3]
         places = settings.places(len(self.teams))
         teams = [team for team, _ in self.teams]

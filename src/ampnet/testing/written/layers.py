@@ -34,7 +34,7 @@ class Reader(nn.Module):
         return seen, (seen * xs).mean(0)
 
 
-class Best(nn.Module):
+class Largest(nn.Module):
     """Scores, and which is the largest: an integer."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Layers(Model):
             self.both_ways = nn.LSTM(WIDTH, WIDTH, num_layers=2, bidirectional=True)
             self.heads = nn.MultiheadAttention(WIDTH, WIDTH)
             self.encoder = nn.TransformerEncoderLayer(WIDTH, 1, 2 * WIDTH, dropout=0.0)
-            self.reader, self.best, self.rnn = Reader(), Best(), nn.RNNCell(WIDTH, WIDTH)
+            self.reader, self.best, self.rnn = Reader(), Largest(), nn.RNNCell(WIDTH, WIDTH)
             self.scores, self.twin, self.shared = nn.Linear(WIDTH, FEW), nn.Linear(WIDTH, WIDTH), Own()
         self.scores.weight, self.twin.weight = self.few.weight, self.linear.weight  # tied
         self.shared.layer.weight = self.other.weight

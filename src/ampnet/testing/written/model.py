@@ -14,7 +14,7 @@ from ampnet.testing.written.cells import CELLS, Cell
 from ampnet.testing.written.children import READS
 from ampnet.testing.written.instances import OPTIONS
 from ampnet.testing.written.rows import ROWS, Around
-from ampnet.testing.written.sequences import REDUCTIONS, Sequences, gathered
+from ampnet.testing.written.sequences import REDUCTIONS, SequenceBlocks, gathered
 
 Block = str | tuple[Any, ...]
 Program = list[Block]
@@ -32,7 +32,7 @@ USES = ("both", "root", "states", "losses")
 """The results of a tree that are used: the root's, the mean of all nodes, both; or the root's, and a loss at each."""
 
 
-class WrittenModel(Sequences):
+class WrittenModel(SequenceBlocks):
     """A program as a model, in float64. `example` has the arguments to compile it with."""
 
     def __init__(self, program: Program, seed: int = 0) -> None:

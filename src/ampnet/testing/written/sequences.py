@@ -50,7 +50,7 @@ def gathered(m: Layers, family: Any, how: str, query: Any) -> Any:
     return family[-1] if how == "last" else reduce(family, how)  # type: ignore[arg-type]
 
 
-class Sequences(Layers):
+class SequenceBlocks(Layers):
     """The blocks, by name. `ampnet.testing.written.model` runs the programs inside of them."""
 
     run: Callable[..., Any]

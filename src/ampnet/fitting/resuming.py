@@ -1,0 +1,149 @@
+"""Resuming: find the checkpoint to continue from, and refuse one that is of another run.
+
+    settings ──┬── fixed   model, data lengths, seeds, optimizers, and what the caller adds: must be equal
+               └── free    runtime, workers, places, waves, barrier, versions: may differ, and a warning says so
+
+`epochs`, `target` and the callbacks may differ without a word.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ampnet._version import __version__
+from ampnet.checkpoint import Checkpoints, Loaded
+from ampnet.checkpoint.plain import dumps, loads
+from ampnet.errors import CheckpointError, CheckpointWarning
+from ampnet.fitting.checkpointing import Checkpoint
+from ampnet.snapshot import Snapshot
+
+KIND, VERSION = "fit", 1
+SHOWN = 4
+"""The number of differences in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The settings of a run, as plain data."""
+
+    fixed: Mapping[str, Any]
+    free: Mapping[str, Any]
+
+
+def describe(runtime: Any, totals: Mapping[str, int | None], checkpoint: Checkpoint | None, **given: Any) -> Described:
+    """Returns the settings of a run: those of the runtime, the data, and ``given``."""
+    told = runtime.settings
+    extra = {} if checkpoint is None else {f"settings.{k}": v for k, v in checkpoint.settings.items()}
+    fixed = {
+        **given,
+        **{f"number of {name} examples": total for name, total in totals.items()},
+        "seed of the runtime": told["seed"],
+        **_policies(runtime),
+        **extra,
+    }
+    names = ("runtime", "workers", "max_active_keys", "wave_size", "schedule", "engine", "max_batch")
+    free = {name: told[name] for name in names if name in told}
+    free |= {"ampnet": __version__, "torch": str(torch.__version__)}
+    return Described(_plain(fixed), _plain(free))
+
+
+def _policies(runtime: Any) -> dict[str, Any]:
+    """Returns each setting of the policy of each node."""
+    out: dict[str, Any] = {}
+    for name, node in runtime.graph.parameterised().items():
+        policy, called = node.updater.policy, runtime.graph.called(name)
+        for item in () if policy is None else fields(policy):
+            value = getattr(policy, item.name)
+            out[f"{item.name} of node '{called}'"] = _made_by(value) if callable(value) else value
+    return out
+
+
+def _made_by(make: Any) -> str:
+    """Returns a factory as text: ``Adam(lr=0.001)``; of a function only its name."""
+    if not isinstance(make, partial):
+        return str(getattr(make, "__qualname__", type(make).__qualname__))
+    arguments = [*map(repr, make.args), *(f"{name}={value!r}" for name, value in sorted(make.keywords.items()))]
+    return f"{_made_by(make.func)}({', '.join(arguments)})"
+
+
+def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the data as they come back from a file: tuples as lists."""
+    found: dict[str, Any] = loads(dumps(data, "settings"), Path("settings"))
+    return found
+
+
+def find(checkpoint: Checkpoint | None, resume: bool | str | Path) -> Loaded | None:
+    """Returns the checkpoint to continue from; None: start afresh."""
+    if resume is False or resume is None:
+        if checkpoint is not None and (numbers := Checkpoints(Path(checkpoint.folder)).numbers()):
+            raise CheckpointError(
+                f"{checkpoint.folder} has checkpoints of another run (the last is number {numbers[-1]}): continue it "
+                f"with resume=True, or give another folder"
+            )
+        return None
+    if resume is not True and resume != "auto":
+        path = Path(resume)
+        return _of_fit(Checkpoints(path.parent).read(path))
+    if checkpoint is None:
+        raise ValueError("resume=True and 'auto' need checkpoint=Checkpoint(folder); or give the path of a checkpoint")
+    found = Checkpoints(Path(checkpoint.folder)).latest()
+    if found is None and resume is True:
+        raise CheckpointError(
+            f"there is no checkpoint to resume from in {checkpoint.folder}; resume='auto' starts afresh then"
+        )
+    return None if found is None else _of_fit(found)
+
+
+def _of_fit(found: Loaded) -> Loaded:
+    if found.data.get("kind") != KIND:
+        raise CheckpointError(f"{found.path}: not a checkpoint of a training run")
+    if found.data.get("version") != VERSION:
+        raise CheckpointError(
+            f"{found.path}: its version is {found.data.get('version')}, written by ampnet {found.versions['ampnet']}; "
+            f"this is ampnet {__version__}, which reads version {VERSION}"
+        )
+    return found
+
+
+def check(found: Loaded, now: Described) -> None:
+    """Raise `CheckpointError` if a fixed setting differs; warn of free ones that do."""
+    then = found.data["settings"]
+    faults = [
+        f"{name} is {_shown(now.fixed.get(name))}, and was {_shown(then.get(name))}"
+        for name in dict.fromkeys([*then, *now.fixed])
+        if then.get(name) != now.fixed.get(name)
+    ]
+    if faults:
+        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        raise CheckpointError(
+            f"{found.path} is of a run with other settings: {'; '.join(faults[:SHOWN])}{more}. Give the same ones, or "
+            f"train in another folder"
+        )
+    free = found.data["free"]
+    other = [
+        f"{name} {_shown(now.free.get(name))} (was {_shown(free.get(name))})"
+        for name in dict.fromkeys([*free, *now.free])
+        if free.get(name) != now.free.get(name)
+    ]
+    if other:
+        text = f"resumed with other settings than the run began with: {', '.join(other)}"
+        warnings.warn(CheckpointWarning(text), stacklevel=3)
+
+
+def restore_runtime(runtime: Any, found: Loaded) -> None:
+    """Give the runtime the state of the checkpoint."""
+    try:
+        runtime.restore(Snapshot(dict(found.tensors), found.data["runtime"]))
+    except CheckpointError as error:
+        raise CheckpointError(f"{found.path}: {error}") from error
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
