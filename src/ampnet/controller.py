@@ -231,8 +231,8 @@ class Controller:
 
     @property
     def pausing(self) -> bool:
-        """Whether nothing is pumped until nothing is in flight."""
-        return self._at_pause is not None and self._at_pause[1]
+        """Whether nothing is pumped until the function of a pause has been called."""
+        return self._at_pause is not None
 
     def pause(self, call: Callable[[], None], *, drain: bool = True) -> None:
         """Call a function once, at the next moment at which nothing is in flight; nothing is pumped until then. Without
@@ -260,9 +260,11 @@ class Controller:
                 self.pause(call, drain=drain)
 
     def _call_if_drained(self) -> None:
-        if self._at_pause is not None and not self.holding and not (self.pausing and self._in_flight):
-            call, self._at_pause = self._at_pause[0], None
-            call()
+        if self._at_pause is not None and not self.holding:
+            call, drain = self._at_pause
+            if not (drain and self._in_flight):
+                self._at_pause = None
+                call()
 
     def positions(self) -> dict[str, Position]:
         """Returns how far each open stream has come, by its name. Not while replicas are synchronised (`holding`)."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 
 from ampnet.checkpoint import Checkpoints, Loaded
 from ampnet.cli import main
-from ampnet.errors import CheckpointWarning
 
 SMALL = ("train", "list-reduction", "--train-size", "1200", "--valid-size", "200", "--hidden", "8", "--epochs", "3")
 EVERY = ("--checkpoint-every", "4")
@@ -102,8 +102,12 @@ def test_settings_hold_unless_given_again(tmp_path: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert main(plain) == 0
     assert f"the run in {tmp_path / 'run'} is finished, after 4 epochs" in capsys.readouterr().out
-    with pytest.warns(CheckpointWarning, match=r"max_active_keys 9 \(was 4\)"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
         assert main([*plain, "--max-active-keys", "9", "--epochs", "5"]) == 0
+    assert "ampnet: resumed with other settings than the run began with: max_active_keys 9 (was 4)" in (
+        capsys.readouterr().err
+    )
 
 
 def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

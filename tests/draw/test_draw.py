@@ -398,8 +398,8 @@ def test_a_failed_drawing_leaves_no_file_and_keeps_the_old_one(tmp_path: Path, m
     path = tmp_path / "graph.png"
     path.write_text("old")
 
-    def fail(drawing: object, where: Path, form: str) -> None:
-        where.write_text("half of a pict")
+    def fail(drawing: object, where: IO[bytes], form: str) -> None:
+        where.write(b"half of a pict")
         raise OSError("disk full")
 
     monkeypatch.setattr(picture, "save", fail)

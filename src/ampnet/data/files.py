@@ -140,7 +140,7 @@ def contents_sha256(path: Path, fields: Sequence[str] = ()) -> str:
 
 
 def broken(path: Path, where: str, what: str) -> BadFile:
-    """Returns the error of a file, with its path, the record and the fault. Text of the file in it is made printable."""
+    """Returns the error of a file, with its path, the record and the fault. Text of the file in it is escaped."""
     said = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in what)
     said = said if len(said) <= LONG else f"{said[:LONG]}..."
     return BadFile(f"{path}{', ' if where else ''}{where}: {said}")

@@ -23,12 +23,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
-from ampnet.errors import ClusterWarning, GraphError, WorkerDied
+from ampnet.errors import AmpnetError, ClusterWarning, GraphError, WorkerDied
 from ampnet.events.log import Listener
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
@@ -261,6 +262,8 @@ class Cluster(Distributed):
         before = len(self.names)
         if count != before:
             self.names = [f"worker{i}" for i in range(count)]
+            if self._active is not self:  # predictions: every worker is a team of its own
+                self._active.controller.teams = count
             affinity = {name: worker % count for name, worker in self.affinity.items()}
             self.hosts = place(self.graph, count, affinity, self._costs, self.memory_per_worker)
             self.settings["affinity"] = {n: w for n, w in self.hosts.items() if self.graph.nodes[n].role != "route"}
@@ -369,8 +372,9 @@ class Cluster(Distributed):
     def _abandon(self) -> None:
         super()._abandon()
         if self._there is not None and self._over is None:
-            self._ask()
-            self._fetch()
+            with suppress(AmpnetError):  # the error that ended the run is raised
+                self._ask()
+                self._fetch()
 
     def _flush(self) -> None:
         super()._flush()
@@ -393,8 +397,8 @@ class Cluster(Distributed):
 
     def _turn_once(self) -> None:
         controller = self._active.controller
-        self._joining = self._joining or self._is_ready()
-        if self._joining:
+        self._joining = self._joining or (self._active is self and self._is_ready())
+        if self._joining and self._active is self:
             if not controller.in_flight and not self._equality.waiting:
                 self._join()
                 controller.release()
