@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import ampnet
 
@@ -25,6 +24,11 @@ def files() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def name_of(node: ast.expr) -> str:
     """``np.load`` of a called expression."""
     if isinstance(node, ast.Attribute):
@@ -33,7 +37,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
             yield name_of(node.func), node
 
@@ -45,10 +49,14 @@ def option(call: ast.Call, name: str) -> object:
     return None
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_nothing_is_unpickled_or_executed(path: Path) -> None:
+def test_nothing_is_unpickled_or_executed() -> None:
+    for path in files():
+        check_reading(path)
+
+
+def check_reading(path: Path) -> None:
     where = str(path.relative_to(SOURCE))
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [one.name for one in node.names]
@@ -66,9 +74,13 @@ def test_nothing_is_unpickled_or_executed(path: Path) -> None:
         assert not name.endswith((".extractall", ".extract")), f"{where} writes names of an archive"
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_files_of_the_user_are_written_by_one_function(path: Path) -> None:
+def test_files_of_the_user_are_written_by_one_function() -> None:
     """`ampnet.checkpoint.output`; other folders are the package's own."""
+    for path in files():
+        check_writing(path)
+
+
+def check_writing(path: Path) -> None:
     where = str(path.relative_to(SOURCE))
     if where.startswith(("checkpoint/", "data/")):
         return

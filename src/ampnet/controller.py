@@ -148,13 +148,16 @@ class Controller:
             raise ValueError("streams that run together cannot wait for one another: give together or barrier")
         self._coming, self._together, self._barrier = iter(streams), together, barrier
         self._open, self._draining, self.finished = [], [], []
+        self._told.clear()  # a number may occur again, after `Runtime.restore`
         self._streams = 0
         while self._open_next() and together:
             pass
 
     def share_out(self, copies: int, together: int) -> None:
         """Before anything is pumped: number instances so that ``together`` of them in a row go to the same one of
-        ``copies`` copies, the one with the fewest in flight."""
+        ``copies`` copies, the one with the fewest in flight. Nothing changes if they are numbered so already."""
+        if self.numbers.is_like([copies], together):
+            return
         state, self.numbers = self.numbers.state(), Numbers([copies], together)
         self.numbers.restore(state)
 

@@ -33,6 +33,8 @@ class Interval:
             raise ValueError(f"{given!r} is not an interval; write it like {_EXAMPLES}")
         kind, factor = UNITS[found[2]]
         count = float(found[1]) * factor
+        if count > 2**53:
+            raise ValueError(f"the interval of {len(found[1])} digits is too long; write it like {_EXAMPLES}")
         if kind != "seconds" and (count != int(count) or count < 1):
             raise ValueError(f"{given!r}: give 1 or more whole {kind}, like {_EXAMPLES}")
         if count <= 0:

@@ -28,6 +28,10 @@ class Numbers:
         self._next = list(range(self._period))
         self._flying = [[0] * n for n in self._moduli]
 
+    def is_like(self, moduli: Iterable[int], block: int) -> bool:
+        """Whether it was made with these settings."""
+        return (self._moduli, self._block) == (sorted(set(moduli)) or [1], block)
+
     def take(self) -> int:
         """Returns an unused number."""
         if not self._left:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from ampnet import AmpnetError, Inline, __version__
-from ampnet.cli import main, make_parser
+from ampnet.cli import interrupt, main, make_parser
 from ampnet.cli import train as command
 from ampnet.cli.progress import Plain
 from ampnet.cli.report import size
@@ -472,7 +472,12 @@ def test_ctrl_c_ends_a_real_process_cleanly(tmp_path: Path) -> None:
 
 def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["ampnet", *TINY, "--quiet"])
-    with pytest.raises(SystemExit) as leaving:
-        runpy.run_module("ampnet", run_name="__main__")
+    before = {number: signal.getsignal(number) for number in interrupt.SIGNALS}
+    try:
+        with pytest.raises(SystemExit) as leaving:
+            runpy.run_module("ampnet", run_name="__main__")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert leaving.value.code == 0
     assert SUMMARY.search(capsys.readouterr().out)

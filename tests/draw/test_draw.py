@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import IO
 
 import matplotlib as mpl
 import numpy as np

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -101,20 +102,18 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
 
 
 def test_by_the_clock(tmp_path: Path) -> None:
-    """One at each look, if the time between two has passed: a look is made ten times a second."""
+    """Within an epoch that would not end without it."""
+
+    def until_written(epoch: int) -> Iterator[Any]:
+        for sample in itertools.cycle(TRAIN):
+            yield sample
+            if Checkpoints(tmp_path).numbers():
+                return
+
     with inline(ADAM) as runtime:
-        looks = 0
-
-        def slow() -> Iterator[Any]:
-            nonlocal looks
-            for sample in TRAIN:
-                looks += 1
-                runtime.controller.clock()
-                yield sample
-
-        fit(runtime, train=lambda epoch: slow(), epochs=40, checkpoint=Checkpoint(tmp_path, every="0.01 s", keep=99))
-    assert looks == 40 * len(TRAIN)
-    assert len(Checkpoints(tmp_path).numbers()) > 1
+        fit(runtime, train=until_written, epochs=1, checkpoint=Checkpoint(tmp_path, every="0.01 s", keep=99))
+    first = Checkpoints(tmp_path).read(tmp_path / "checkpoint-000001")
+    assert first.data["fit"]["open"]["train 1"]["position"]["pumped"]
 
 
 # -- finding and refusing
@@ -399,6 +398,22 @@ def test_each_instance_counts_once(at: str, schedule: str, tmp_path: Path) -> No
     assert result.epochs == 3
     broken = [event for event in second if getattr(event, "stream", "") != "train 3"]
     assert joined.faults(first, found, [*second, *broken], LENGTHS)
+
+
+def test_several_streams_in_flight(tmp_path: Path) -> None:
+    """Without a barrier: the last of an epoch, its validation, and the first of the next one."""
+    first, second = EventLog(), EventLog()
+    how: dict[str, Any] = {"schedule": "sweep", "wave_size": 2, "max_active_keys": 6}
+    with inline(ADAM, listeners=[first], **how) as runtime:
+        train(runtime, tmp_path / "whole", every=31, at="flying")
+    found = Checkpoints(tmp_path / "whole").read(tmp_path / "whole" / "checkpoint-000001")
+    opened = found.data["fit"]["open"]
+    assert list(opened) == ["train 1", "valid 1", "train 2"]
+    assert all(of["position"]["in_flight"] for of in opened.values())
+    with inline(ADAM, listeners=[second], **how) as runtime:
+        result = train(runtime, tmp_path, every=31, at="flying", resume=found.path)
+    assert joined.faults(first, found, second, LENGTHS) == []
+    assert result.epochs == 3
 
 
 @pytest.mark.parametrize("at", ["drained", "flying"])

@@ -47,7 +47,7 @@ def code_of(number: int) -> int:
 @contextmanager
 def handling(handler: Handler) -> Iterator[None]:
     """A context with this handler for the signals that are not ignored."""
-    before: dict[int, Any] = {}
+    before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):

@@ -81,7 +81,8 @@ def parsed(text: str) -> Any:
 
 def read(kind: type[D], data: Any) -> D:
     """Returns the dataclass of decoded JSON. Raises ValueError that names the field."""
-    found: D = checker(kind)(data)
+    hint: Any = kind
+    found: D = checker(hint)(data)
     return found
 
 
@@ -139,13 +140,13 @@ def _number(value: Any) -> float:
     if value is None:
         return nan
     if type(value) is float or (type(value) is int and abs(value) <= LARGEST):
-        return value
+        return float(value)
     _fail(value, "a number")
 
 
 def _moment(value: Any) -> float:
     fits = type(value) in (int, float) and abs(value) <= LATEST
-    return value if fits else _fail(value, "a number of seconds")
+    return float(value) if fits else _fail(value, "a number of seconds")
 
 
 def _key(value: Any) -> int:

@@ -212,12 +212,12 @@ class Distributed(Runtime):
 
     def _make_workers(self, streams: Iterable[Stream]) -> Iterable[Stream]:
         """Place the nodes, using the first instances of the first stream, and fork. Returns the streams."""
-        for stream in streams if isinstance(streams, Sequence) else ():
-            if isinstance(stream.instances, list | tuple):
-                self.know(i for i in stream.instances if isinstance(i, Instance))
         if self.hosts:  # there were workers before
             self._hire()
             return streams
+        for stream in streams if isinstance(streams, Sequence) else ():
+            if isinstance(stream.instances, list | tuple):
+                self.know(i for i in stream.instances if isinstance(i, Instance))
         streams = iter(streams)
         first = next(streams, None)
         if first is None:
@@ -300,7 +300,7 @@ class Distributed(Runtime):
         if self.graph.runtime is not None and self.graph.runtime() is self:
             nodes = self.graph.parameterised()
             for name, version in self._answers.versions().items():
-                nodes[name].updater.version = version
+                nodes[name].updater.version = max(version, nodes[name].updater.version)
 
     def _rates(self) -> dict[str, float]:
         if not self._first_rates:
@@ -329,6 +329,7 @@ class Distributed(Runtime):
     def _flush(self) -> None:
         self._workers.post.everybody(Kind.FLUSH)
         self._workers.staging.flushed()
+        self._recovery.ended += 1
         self.controller.holding = self._equality.end()
 
     @property
@@ -345,12 +346,12 @@ class Distributed(Runtime):
         post = there.post
         if there.crew.lost is not None:  # found by its keeper, while others keep the controller busy
             self._lose(there.crew.lost)
-        if recovery.is_due() and not post.saving:
+        if recovery.is_due() and not post.saving and not self.controller.holding:
             recovery.begin()
             post.save(weights=not self.shares_memory)
         post.turn()
         if post.states is not recovery.states and post.states:
-            recovery.save(post.states)
+            recovery.save(post.states, post.faults)
         if time.monotonic() - post.heard > _QUIET:
             heard = post.heard = time.monotonic()
             before = self._answers
@@ -421,11 +422,15 @@ class Distributed(Runtime):
         with children.undisturbed():
             self._events.release(now := self.clock())
             self._dismiss(lost=True)
-            for group in self.graph.replicas.values():
+            for group in self.graph.replicas.values() if self._running and self._active is self else ():
                 group.average(self._members(group))  # the synchronisation in progress is lost
-            prepared, states = self._beginning.prepared, self._recovery.states
-            waves = self._recovery.restarts * _WAVES
-            self._beginning = Beginning(again=True, states=states, prepared=prepared, waves=waves)
+            self._beginning = Beginning(
+                again=True,
+                states=self._recovery.states,
+                prepared=self._beginning.prepared,
+                waves=self._recovery.restarts * _WAVES,
+                epochs=self._recovery.epochs,
+            )
             self._answers = Answers()
             self._hire()
         if self.controller.holding:
@@ -444,6 +449,7 @@ class Distributed(Runtime):
             return {n: self._beginning.states.get(n) or state_of(nodes[n].updater, weights=False) for n in nodes}
 
         def ask() -> dict[str, UpdaterState]:
+            self._recovery.begin()
             self._workers.post.save(weights=True)
             return self._workers.post.await_states()
 
@@ -454,19 +460,22 @@ class Distributed(Runtime):
         self._check_open()
         nodes, states = self.graph.parameterised(), snapshot.nodes()
         made = self._there is not None or self._beginning.again
-        for node in nodes.values() if made else ():
-            node.updater.adopt(node.updater.policy)  # to check the states against: workers have the optimizers
+        trained = [node.updater for node in nodes.values() if made and node.updater.policy is not None]
+        for updater in trained:
+            updater.adopt(updater.policy)  # to check the states against: workers have the optimizers
         try:
             check_states(nodes, states)
         finally:
-            for node in nodes.values() if made else ():
-                node.updater.leave()
+            for updater in trained:
+                updater.leave()
         self._dismiss()
         spread_weights(self.graph, snapshot)
         for name, node in nodes.items():
             node.updater.version = states[name].data["version"]
         self._beginning = replace(self._beginning, states=states, pending=True)
-        self._changed_rates, self._recovery.states, self._answers = {}, states, Answers()
+        self._changed_rates, self._answers = {}, Answers()
+        self._recovery.begin()
+        self._recovery.save(states)
         self._first_rates = {n: rate for n, state in states.items() if (rate := rate_of(state)) is not None}
 
     # -- asking

@@ -84,11 +84,13 @@ class Host:
         precision: Precision,
         prediction: Graph | None = None,
         shared: bool = True,
+        versions: tuple[memoryview, Sequence[str]] | None = None,
     ) -> None:
         """``teams``: all teams of the run. ``controller``: its number at the endpoint. ``places``: the maximal number
         of instances of a team in flight. ``instances``: those that the controller names by index. ``wanted``: selects
         the events to collect. ``prediction``: the graph of what the model returns. ``shared``: whether all workers have
-        the parameters and the replicas' tables in shared memory."""
+        the parameters and the replicas' tables in shared memory. ``versions``: where the versions of nodes are
+        written, and the order of nodes there."""
         self.number, self.name, self.graph, self.endpoint, self.clock = number, name, graph, endpoint, clock
         self.controller, self.parent, self.pulse = controller, parent, pulse
         self.wave_size, self.precision, self.shared = wave_size, precision, shared
@@ -133,6 +135,9 @@ class Host:
             carry=self._carry,
         )
         self.player.pulse = pulse
+        table, order = (None, ()) if versions is None else versions
+        self._versions = table
+        self._versioned = [(order.index(n.name), n.updater) for n in self.player.updates.trains if n.name in order]
         share = max(1, -(-places * len(teams) // (2 * controller)))  # the controller comes after the workers
         self._predictions = None if prediction is None else Predictions(self, prediction, share, self._predicted)
 
@@ -223,10 +228,17 @@ class Host:
     def _ended(self, lot: Lot) -> None:
         """Called when a passage has ended on this worker."""
         self._played += lot.numbers
+        self._note_versions()
         team = next(i for i, planner in enumerate(self.player.planners) if planner.sites is lot.sites)
         if self._first[team]:
             self.waves += 1
             self.played += len(lot.numbers)
+
+    def _note_versions(self) -> None:
+        table = self._versions
+        if table is not None:
+            for place, updater in self._versioned:
+                table[place] = updater.version
 
     def _predicted(self, lot: Lot) -> None:
         """Called when a passage of predictions has ended."""
@@ -300,6 +312,7 @@ class Host:
                     take_weights(note, self.graph)
                 elif kind == Kind.FLUSH:
                     self.player.flush()
+                    self._note_versions()
 
     def _stage(self, note: Note) -> None:
         if note.data["predicts"]:

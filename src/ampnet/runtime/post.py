@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ampnet.errors import TransportError
+from ampnet.errors import CheckpointError, TransportError
 from ampnet.runtime.answers import Answers
 from ampnet.runtime.events import InOrder, events_of
 from ampnet.runtime.protocol import Kind, state_from
@@ -55,8 +55,10 @@ class Post:
         """The time when the last note other than an answer arrived."""
         self.states: dict[str, UpdaterState] = {}
         """The states of all nodes with parameters; empty before the first SAVE is answered."""
-        self._saving: tuple[int, set[int], dict[str, UpdaterState]] | None = None
-        """The last SAVE: its token, the workers that have not answered yet, and the states received."""
+        self.faults: dict[str, str] = {}
+        """By node: why it is not among the states."""
+        self._saving: tuple[int, set[int], dict[str, UpdaterState], dict[str, str]] | None = None
+        """The last SAVE: its token, the workers that have not answered yet, and the states and faults received."""
         self._showing: tuple[int, float, set[int]] | None = None
         """The last SHOW: its token, its time, and the workers that have not answered yet."""
 
@@ -137,7 +139,7 @@ class Post:
     def save(self, *, weights: bool) -> None:
         """Ask workers for the states of their nodes, without waiting for them."""
         self._token += 1
-        self._saving = (self._token, set(range(self.workers)), {})
+        self._saving = (self._token, set(range(self.workers)), {}, {})
         self.everybody(Kind.SAVE, token=self._token, weights=weights)
 
     @property
@@ -148,20 +150,27 @@ class Post:
     def _saved(self, worker: int, note: Note) -> None:
         if self._saving is None or self._saving[0] != note.data["token"]:
             return
-        _, missing, states = self._saving
-        if note.data["node"] is not None:
-            states[note.data["node"]] = state_from(note)
+        _, missing, states, faults = self._saving
+        node = note.data["node"]
+        if node is not None and note.data["fault"] is not None:
+            faults[node] = note.data["fault"]
+            return
+        if node is not None:
+            states[node] = state_from(note)
             return
         missing.discard(worker)
         if not missing:
-            self.states, self._saving = states, None
+            self.states, self.faults, self._saving = states, faults, None
 
     def await_states(self) -> dict[str, UpdaterState]:
-        """Wait until all workers have answered the last SAVE; returns the states."""
+        """Wait until all workers have answered the last SAVE; returns the states. Raises `CheckpointError` if a state
+        cannot be saved."""
         while self._saving is not None:
             if not self.take_in():
                 self._look()
                 self._wait()
+        for node, fault in self.faults.items():
+            raise CheckpointError(f"node '{node}': {fault}")
         return self.states
 
     def show(self) -> None:

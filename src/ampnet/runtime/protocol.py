@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from ampnet import errors
-from ampnet.errors import NodeError, StallError, TransportError
+from ampnet.errors import CheckpointError, NodeError, StallError, TransportError
 from ampnet.graph import Graph
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
@@ -154,10 +154,15 @@ def done_of(note: Note, losses: Mapping[str, Sequence[str]]) -> tuple[Column, li
 
 
 def state_notes(nodes: Iterable[Parameterised], token: int, weights: bool) -> Iterator[Note]:
-    """Yields a note with the state of each node, and a last one without a node."""
+    """Yields a note with the state of each node, or why it has none, and a last note without a node."""
     for node in nodes:
-        state = state_of(node.updater, weights=weights)
-        yield Note(Kind.STATE, {"token": token, "node": node.name, "state": state.data}, dict(state.tensors))
+        about = {"token": token, "node": node.name}
+        try:
+            state = state_of(node.updater, weights=weights)
+        except CheckpointError as error:
+            yield Note(Kind.STATE, {**about, "fault": str(error)})
+        else:
+            yield Note(Kind.STATE, {**about, "fault": None, "state": state.data}, dict(state.tensors))
     yield Note(Kind.STATE, {"token": token, "node": None})
 
 

@@ -8,7 +8,7 @@
           counted again: each instance of an epoch counts once
 
 States are saved in memory while a run goes on, without stopping it: every `EVERY` seconds, or less often if saving them
-takes long. Gradients that were not applied at the loss are dropped. The gradient of an instance in flight may reach a
+takes long. Schedules of learning rates that step at the end of an epoch make up for the steps since then. Gradients that were not applied at the loss are dropped. The gradient of an instance in flight may reach a
 node twice: in an update just before the loss, and when the instance is computed again.
 
 After ``max_restarts`` losses the next one ends the run with `WorkerDied`.
@@ -39,9 +39,15 @@ class Recovery:
         self.max_restarts, self.restarts, self.replayed = max_restarts, 0, 0
         self.states: Mapping[str, UpdaterState] = {}
         """The states saved last."""
+        self.faults: Mapping[str, str] = {}
+        """By node: why its state cannot be saved; its optimizer begins anew after a loss."""
+        self.ended = self._asked_after = self._saved_after = 0
+        """Training streams that have ended: so far, when states were asked for last, and in the states saved last."""
         self._earlier: list[Answers] = []
         """The last answers of the workers of each earlier generation."""
         self._began = self._due = time.monotonic() + EVERY
+        self._saved, self._took = 0.0, 0.0
+        """When states were saved last, and the seconds that it took."""
 
     @property
     def possible(self) -> bool:
@@ -54,14 +60,25 @@ class Recovery:
         """Whether the states of nodes are to be saved now."""
         return self.max_restarts > 0 and time.monotonic() >= self._due
 
-    def begin(self) -> None:
-        """Called when workers are asked for their states."""
-        self._began, self._due = time.monotonic(), float("inf")
+    def is_cheap(self) -> bool:
+        """Whether the states can be saved now without taking more than a small part of the time."""
+        return self.max_restarts > 0 and time.monotonic() - self._saved >= self._took / _SHARE
 
-    def save(self, states: Mapping[str, UpdaterState]) -> None:
-        """Keep these states of all nodes."""
-        now, self.states = time.monotonic(), states
-        self._due = now + max(EVERY, (now - self._began) / _SHARE) if self._due == float("inf") else self._due
+    def begin(self) -> None:
+        """Called when workers are asked for their states. The answers may be lost with an era: then it is due again."""
+        self._began, self._asked_after = time.monotonic(), self.ended
+        self._due = self._began + EVERY
+
+    def save(self, states: Mapping[str, UpdaterState], faults: Mapping[str, str] | None = None) -> None:
+        """Keep these states of all nodes but those with ``faults``."""
+        now, self.states, self.faults = time.monotonic(), states, faults or {}
+        self._saved, self._took, self._saved_after = now, now - self._began, self._asked_after
+        self._due = now + max(EVERY, self._took / _SHARE)
+
+    @property
+    def epochs(self) -> int:
+        """The training streams that have ended since the states were saved."""
+        return self.ended - self._saved_after
 
     # -- a loss
 
@@ -78,7 +95,12 @@ class Recovery:
         return (
             f"worker '{worker}' {how}. All workers were started again (restart {self.restarts} of at most "
             f"{self.max_restarts}); {again}"
+            + "".join(f"; node '{node}' begins with a new optimizer: {why}" for node, why in self.faults.items())
         )
+
+    def regroup(self, answers: Answers) -> None:
+        """The next generation begins without a loss. ``answers``: the last of the workers."""
+        self._earlier.append(answers)
 
     def _words(self) -> str:
         return f"workers were started again {self.restarts} times"

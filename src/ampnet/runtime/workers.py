@@ -13,8 +13,10 @@ that small the maker has no optimizers, which may be larger than the parameters,
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,6 +103,8 @@ class Beginning:
     """The planner that workers before had, if each team has one worker."""
     waves: int = 0
     """Waves are numbered from this number on."""
+    epochs: int = 0
+    """Training streams that have ended since the states were saved."""
 
     def give(self, node: Parameterised, version: int) -> None:
         """Give a node, which has a new optimizer, its state. ``version``: the one it had when the process forked."""
@@ -108,6 +112,10 @@ class Beginning:
         if state is not None:
             restore_state(node.updater, state, node.name, pending=self.pending)
         node.updater.version = max(version, node.updater.version)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of torch: a new optimizer has made no step
+            for _ in range(self.epochs):
+                node.updater.end_epoch()
 
 
 class Workers:
@@ -141,6 +149,10 @@ class Workers:
             _share(graph, prediction)  # [1]
         self.teams = teams_of(graph, wiring, hosts)
         self._inputs = inputs_of(graph)
+        trains = graph.parameterised()
+        self._versions = memoryview(mmap.mmap(-1, 8 * max(1, len(trains)))).cast("q")
+        """By node, in the graph's order: its version when its worker last told it. In shared memory: a lost worker
+        cannot be asked."""
         self._places = settings.places(len(self.teams))
         self.prepared = beginning.prepared if beginning.again else self._prepare()  # [2]
         known.seal()
@@ -223,6 +235,7 @@ class Workers:
             seed=settings.seed,
             precision=settings.precision,
             prediction=self.prediction,
+            versions=(self._versions, list(self.graph.parameterised())),
         )
         # After a loss, a worker that has a part of the model plans instances as they come, to begin soon.
         host.rehearse(() if self._beginning.again and self.prepared is None else self._rehearsed, self.prepared)
@@ -232,7 +245,8 @@ class Workers:
 
     def end(self, *, lost: bool = False) -> Mapping[str, UpdaterState]:
         """End the workers: send STOP, wait briefly, kill the remaining ones. In a process that did not make them, only
-        close its copies. Returns no states: weights are in shared memory."""
+        close its copies. Returns no states: weights are in shared memory. If one was lost, the nodes here get the
+        versions that are known."""
         with children.undisturbed():
             patience = 0.0
             if self.crew.mine and not self.post.broken:
@@ -242,6 +256,9 @@ class Workers:
             self.crew.end(patience)
             self.post.endpoint.close()
             self.mesh.close()
+        if lost:
+            for node, version in zip(self.graph.parameterised().values(), self._versions, strict=True):
+                node.updater.version = max(node.updater.version, version)
         return {}
 
 

@@ -12,6 +12,7 @@ The tensors are the updater's own, not copies: a caller that keeps them copies t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,8 @@ def _add_optimizer(updater: Updater, tensors: dict[str, Tensor], data: dict[str,
     held = updater.optimizer.state_dict()
     numbers: dict[str, Any] = {}
     for i, state in held["state"].items():
-        for name, value in state.items():
-            if isinstance(value, Tensor):
+        for name, value in state.items() if isinstance(state, dict) else [(str(i), state)]:
+            if isinstance(value, Tensor) and value.layout is torch.strided:
                 tensors[f"optimizer/{i}/{name}"] = value
             elif is_plain(value):
                 numbers[f"{i}/{name}"] = value
@@ -82,18 +83,16 @@ def check_states(nodes: Mapping[str, Parameterised], states: Mapping[str, Update
 
 
 def restore_state(updater: Updater, state: UpdaterState, node: str, *, pending: bool = True) -> None:
-    """Give an updater this state, which must fit (`check_states`). ``pending``: with gradients not applied yet."""
+    """Give an updater a copy of this state, which must fit (`check_states`), but not its weights. ``pending``: with
+    gradients not applied yet."""
     tensors, data = state.tensors, state.data
     loaded = _optimizer_state(updater, tensors, data, node)
-    for i, weight in enumerate(updater.weights):
-        if f"weight/{i}" in tensors:
-            weight.copy_(tensors[f"weight/{i}"])
     updater.reset()
     updater.version = data["version"]
     if loaded is not None and updater.optimizer is not None:
-        updater.optimizer.load_state_dict(loaded)
+        updater.optimizer.load_state_dict({**loaded, "state": deepcopy(loaded["state"])})  # which keeps the tensors
     if updater.schedule is not None and "schedule" in data:
-        updater.schedule.load_state_dict(data["schedule"])
+        updater.schedule.load_state_dict(deepcopy(data["schedule"]))
     if pending and data["pending"]:
         updater.counter = data["counter"]
         updater.set_pending([tensors[f"sum/{i}"] for i in range(len(updater.weights))], tensors.get("rows"))
@@ -129,7 +128,7 @@ def _optimizer_state(
         raise CheckpointError(f"node '{node}': its optimizer has other parameter groups than in the checkpoint")
     groups = []
     for own, given in zip(held["param_groups"], kept["groups"], strict=True):
-        values = {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in given.items()}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in given.items()}
         if isinstance(own.get("lr"), Tensor):
             values["lr"] = torch.full_like(own["lr"], values["lr"])
         groups.append({**own, **values})
@@ -141,8 +140,8 @@ def _optimizer_state(
             if not number.isdigit() or int(number) >= count:
                 raise CheckpointError(f"node '{node}': its optimizer has {count} parameters, and no number {number}")
             state.setdefault(int(number), {})[key] = value
-    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        for key, value in state.get(number, {}).items():
+    for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        for key, value in state.get(place, {}).items():
             if isinstance(value, Tensor) and value.numel() > 1 and value.numel() != parameter.numel():
                 raise CheckpointError(
                     f"node '{node}': '{key}' of its optimizer has shape {tuple(value.shape)}, and the parameter "

@@ -5,6 +5,8 @@
     "10.0.0.5:6379"       join the cluster with this head (what ``ray start --head`` prints)
     "ray://10.0.0.5:10001"  join it from outside
 
+One program should join one cluster: after a first one, Ray (2.60) may not start actors in another one.
+
 A program that has called ``ray.init`` itself keeps its connection, whatever the address. `close` ends what was begun
 here, and nothing else.
 

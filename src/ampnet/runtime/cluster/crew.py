@@ -75,6 +75,7 @@ class ClusterCrew:
         self._over.set()
         if threading.current_thread() is not self._keeper:
             self._keeper.join()
+        self._asked = {}
 
     def ended(self, worker: int, patience: float) -> bool:
         """Wait for the end of a worker's loop. Returns whether it ended well, so that its process can be kept."""
@@ -82,6 +83,10 @@ class ClusterCrew:
             return self._ray.get(self._calls[worker], timeout=patience) is None
         except Exception:  # of Ray: dead, or not in time
             return False
+
+    def forget(self) -> None:
+        """Drop the calls: they must not outlive the connection to Ray."""
+        self._calls = []
 
     # -- the keeper
 

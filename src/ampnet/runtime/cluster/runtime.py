@@ -218,7 +218,7 @@ class Cluster(Distributed):
             try:
                 self._prepare(seats)
                 if not len(seats):
-                    raise SeatLost("no machine is left")
+                    raise SeatLost(seats.why)
                 self._regroup(len(seats))
                 self._generation += 1
                 made = ClusterWorkers(
@@ -250,12 +250,16 @@ class Cluster(Distributed):
         """Give new processes the graph and the data."""
         ray = seats.connection.ray
         calls = [(seat, seat.actor.prepare.remote(self._assignment)) for seat in seats if not seat.prepared]
-        for seat, call in calls:
-            try:
-                answer_of(ray, seat, call, None)
-                seat.prepared = True
-            except SeatLost:
-                seats.drop(seat)
+        try:
+            for seat, call in calls:
+                try:
+                    answer_of(ray, seat, call, None)
+                    seat.prepared = True
+                except SeatLost as error:
+                    seats.drop(seat, str(error))
+        finally:
+            calls.clear()
+            call = None
 
     def _regroup(self, count: int) -> None:
         """Place the nodes on ``count`` workers, and tell if that is another number than before."""
@@ -378,7 +382,7 @@ class Cluster(Distributed):
 
     def _flush(self) -> None:
         super()._flush()
-        if not self._workers.post.saving:
+        if not self._workers.post.saving and self._recovery.is_cheap():
             self._recovery.begin()
             self._workers.post.save(weights=True)
         if self._joining:
@@ -409,6 +413,7 @@ class Cluster(Distributed):
     def _join(self) -> None:
         """Nothing is in flight: begin a generation with the new workers."""
         self._joining = False
+        self._recovery.regroup(self._ask())
         self._take(self._states())
         self._dismiss()
         self._beginning = Beginning(again=True, states=self._recovery.states, pending=True)

@@ -8,6 +8,10 @@ If a machine leaves, Ray looks for another place for its bundles: at once if the
 machine joins. `fill` makes actors where they are missing, and waits for them; `invite` makes them without waiting, so
 that training goes on meanwhile, and `arrived` takes in those that are ready. The group and its actors belong to this
 process: they end with it, or with `close`.
+
+No handle outlives its connection: Ray numbers actors and calls alike in every session, and would take a handle of an
+earlier one for its own. So a seat that is given up has no handle, and lists of calls are cleared, also if an error's
+traceback still refers to them.
 """
 
 from __future__ import annotations
@@ -57,6 +61,8 @@ class Seats:
         self._class = ray.remote(RemoteWorker)
         self._env = env if connection.joined else None  # else the connection has it
         self._seats: dict[int, Seat] = {}
+        self.why = "no machine is left"
+        """Why an actor was dropped last, if that is known."""
         self._coming: dict[int, tuple[Seat, Any]] = {}
         """Actors that were made and are not ready yet, with their first call."""
         total = sum(one["Resources"].get("CPU", 0.0) for one in connection.live())
@@ -132,8 +138,8 @@ class Seats:
                 new.append(seat)
             except ray.exceptions.RuntimeEnvSetupError as error:
                 raise AmpnetError(f"workers cannot be started with this runtime_env: {error}") from error
-            except ray.exceptions.RayError:
-                self.drop(seat)
+            except ray.exceptions.RayError as error:
+                self.drop(seat, f"a process could not be started: {error}")
         return new
 
     def _made(self, place: int) -> Seat:
@@ -146,11 +152,13 @@ class Seats:
         ).remote()
         return Seat(place, actor)
 
-    def drop(self, seat: Seat) -> None:
+    def drop(self, seat: Seat, why: str = "") -> None:
         """End an actor, whatever it does."""
+        self.why = why or self.why
         self._seats.pop(seat.place, None)
+        actor, seat.actor = seat.actor, None
         with suppress(Exception):  # it may be gone, and Ray too
-            self.connection.ray.kill(seat.actor)
+            self.connection.ray.kill(actor)
 
     def close(self) -> None:
         """End all actors, and give their processors back."""

@@ -101,9 +101,10 @@ class ClusterWorkers:
         alone = self.seats.machines() == {here}
         bind = LOOPBACK if alone else None
         calls = [seat.actor.open.remote(keys[i], bind) for i, seat in enumerate(self._sitting)]
-        addresses = [
-            answer_of(self._ray, seat, call, _OPENING) for seat, call in zip(self._sitting, calls, strict=True)
-        ]
+        try:
+            addresses = [answer_of(self._ray, seat, calls[i], _OPENING) for i, seat in enumerate(self._sitting)]
+        finally:
+            calls.clear()
         endpoint = TcpEndpoint(keys[-1], LOOPBACK if alone else here)
         self._addresses: dict[int, str] = {**dict(enumerate(addresses)), len(self._sitting): endpoint.address}
         endpoint.connect(dict(enumerate(addresses)))
@@ -156,6 +157,7 @@ class ClusterWorkers:
                     states |= self._ray.get(seat.actor.states.remote(), timeout=_OPENING)
                 except Exception:  # it was lost as well
                     self.seats.drop(seat)
+        self.crew.forget()
         self.endpoint.close(0.0)
         return states
 
@@ -172,6 +174,8 @@ def answer_of(ray: Any, seat: Seat, call: Any, patience: float | None) -> Any:
         found = ray.get(call, timeout=patience)
     except ray.exceptions.RayError as error:
         raise SeatLost(f"machine {seat.machine}: {error}") from error
+    finally:
+        del call
     if not isinstance(found, Refusal):
         return found
     if found.kind in ("ModuleNotFoundError", "ImportError"):
