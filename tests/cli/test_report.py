@@ -101,5 +101,6 @@ def test_the_report_has_every_group_as_plain_data(tmp_path: Path) -> None:
     assert found["replicas"][0]["share"] == 0.5
     assert "drifts" not in found["replicas"][0]
     counts = {"waves": 120, "instances": 480, "in_flight": 3, "busy": ()}
+    counts |= {"restarts": 0, "replayed": 0, "workers": 0, "changes": ()}
     assert data["engine"] == {"name": "waves", "reason": None, **counts}
     assert (data["placement"], data["bounded"]) == (None, None)

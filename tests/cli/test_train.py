@@ -158,6 +158,7 @@ def test_the_closing_line_says_why_messages_were_passed(capsys: pytest.CaptureFi
     assert lines(capsys)[-1].endswith("; engine: messages (waves=False)")
     engine = json.loads((tmp_path / "run.json").read_text())["engine"]
     counts = {"waves": 0, "instances": 0, "in_flight": 0, "busy": []}
+    counts |= {"restarts": 0, "replayed": 0, "workers": 0, "changes": []}
     assert engine == {"name": "messages", "reason": "waves=False", **counts}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ampnet.cli import main
 from ampnet.cli import train as command
-from ampnet.cli.interrupt import CtrlC
+from ampnet.cli.interrupt import Stopping
 from ampnet.experiments.catalog import WORKLOADS
 from ampnet.experiments.kept import Kept
 from ampnet.experiments.running import make_graph, make_runtime
@@ -198,14 +198,14 @@ def test_ctrl_c_while_instances_are_prepared_is_heard(
 ) -> None:
     """The run ends before its first epoch, with a report."""
 
-    class Asked(CtrlC):
-        def __enter__(self) -> CtrlC:
+    class Asked(Stopping):
+        def __enter__(self) -> Stopping:
             self.asked = True
             return self
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(command, "CtrlC", Asked)
+    monkeypatch.setattr(command, "Stopping", Asked)
     file = tmp_path / "run.json"
     assert main(["train", "adaptive-depth", "--train-size", "30", "--valid-size", "20", "--json", str(file)]) == 130
     report = json.loads(file.read_text())

@@ -1,11 +1,12 @@
 """Two raylets, as two machines: one leaves in the middle of training, another one joins. A program of its own
 (`test_elastic.py` runs it): in one process Ray cannot join a second cluster after a first one.
 
-    python -m tests.runtime.cluster.elastic
+    python -m tests.runtime.cluster.elastic REPLICAS
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,8 +70,7 @@ def main() -> None:
     raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         raylets.add_node(num_cpus=1)
-        for replicas in (1, 2):
-            goes_on_with_fewer_machines_and_takes_in_a_new_one(raylets, replicas)
+        goes_on_with_fewer_machines_and_takes_in_a_new_one(raylets, int(sys.argv[1]))
     finally:
         raylets.shutdown()
     print("right")

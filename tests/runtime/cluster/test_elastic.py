@@ -12,13 +12,10 @@ from tests.pages import ROOT
 pytest.importorskip("ray")
 
 
-def test_training_goes_on_with_fewer_machines_and_takes_in_a_new_one() -> None:
-    """In parts and in replicas; see `tests.runtime.cluster.elastic`."""
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-m", "tests.runtime.cluster.elastic"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+@pytest.mark.parametrize("replicas", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_training_goes_on_with_fewer_machines_and_takes_in_a_new_one(replicas: str) -> None:
+    """In parts, and in replicas; see `tests.runtime.cluster.elastic`."""
+    command = [sys.executable, "-m", "tests.runtime.cluster.elastic", replicas]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "right"
