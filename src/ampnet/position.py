@@ -48,6 +48,9 @@ class Position:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        """Returns the position that `plain` made."""
+        """Returns the position that `plain` made. Raises ValueError for one that no stream can have."""
+        pumped, places = data["pumped"], data["in_flight"]
+        if type(pumped) is not int or len({*places}) < len(places) or not all(0 <= at < pumped for at in places):
+            raise ValueError(f"a position with {pumped!r} instances pumped and {len(places)} in flight")
         told = {int(position): dict(counts) for position, counts in data["told"]}
         return cls(**{**data, "in_flight": tuple(data["in_flight"]), "told": told})

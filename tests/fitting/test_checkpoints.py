@@ -8,6 +8,7 @@ import errno
 import itertools
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from ampnet import (
     fit,
 )
 from ampnet.checkpoint import Checkpoints, Loaded
-from ampnet.errors import CallbackError, CheckpointWarning, DataError
+from ampnet.errors import CallbackError, CheckpointWarning, DataError, RestartWarning, WorkerDied
 from ampnet.events.log import EventLog
 from ampnet.fitting import Run
 from ampnet.instance import StreamStats
@@ -433,6 +434,35 @@ def test_worker_processes(at: str, tmp_path: Path) -> None:
     assert result.epochs == 3
     with make(EventLog()) as runtime:
         assert train(runtime, tmp_path, every=17, at=at, resume=True, epochs=4).epochs == 4
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_worker_lost_once_too_often_leaves_a_checkpoint(restarts: int, tmp_path: Path) -> None:
+    """Although none was due yet: of the weights in shared memory, with the instances in flight to be computed again."""
+    first, second = EventLog(), EventLog()
+
+    def make(log: EventLog, **how: Any) -> Processes:
+        return Processes(reader(), update=ADAM, workers=2, max_active_keys=8, listeners=[log], **how)
+
+    def killing(epoch: int) -> Iterator[Any]:
+        for number, sample in enumerate(TRAIN):
+            if epoch == 2 and number in (9, 20):
+                os.kill(runtime.pids[0], signal.SIGKILL)
+            yield sample
+
+    with (
+        warnings.catch_warnings(),
+        make(first, max_restarts=restarts) as runtime,
+        pytest.raises(WorkerDied, match="SIGKILL"),
+    ):
+        warnings.simplefilter("ignore", RestartWarning)
+        train(runtime, tmp_path, every="1 h", train=killing)
+    found = last(tmp_path)
+    assert found.data["fit"]["open"]["train 2"]["position"]["in_flight"]
+    with make(second) as runtime:
+        result = train(runtime, tmp_path, every="1 h", resume=True, train=lambda epoch: list(TRAIN))
+    assert joined.faults(first, found, second, LENGTHS) == []
+    assert result.epochs == 3
 
 
 def test_another_runtime(tmp_path: Path) -> None:

@@ -75,6 +75,21 @@ class Checkpoints:
             raise ValueError(f"keep={keep}: at least the last checkpoint is kept; give 1 or more")
         self.folder, self.keep = Path(folder), keep
 
+    def prepare(self) -> None:
+        """Make the folder if it is missing. Raises `OutputError` if no checkpoint can be written there."""
+        try:
+            if not self.folder.is_dir():
+                self.folder.mkdir(parents=True)
+                sync_folder(self.folder.parent)
+            if not os.access(self.folder, os.W_OK | os.X_OK):
+                raise OutputError(f"{self.folder} cannot be written; give a folder of yours for checkpoints")
+        except OutputError:
+            raise
+        except OSError as error:
+            raise OutputError(
+                f"{self.folder}: no folder for checkpoints can be made: {error.strerror or error}", error.errno
+            ) from error
+
     def write(self, number: int, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> Path:
         """Write a checkpoint and remove the oldest beyond ``keep``; returns its path.
 
@@ -89,10 +104,8 @@ class Checkpoints:
         entries = {name: entry(content) for name, content in files.items()}
         time = datetime.now(UTC).isoformat(timespec="seconds")
         files[manifests.NAME] = Manifest(number, time, str(torch.__version__), entries).render()
+        self.prepare()
         try:
-            if not self.folder.is_dir():
-                self.folder.mkdir(parents=True)
-                sync_folder(self.folder.parent)
             self._sweep()  # [1]
             self._put(target, files)
         except OutputError:

@@ -9,6 +9,7 @@ and continues open ones at their positions.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import isnan
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ampnet.controller import Progress
-from ampnet.errors import DataError
+from ampnet.errors import CheckpointWarning, DataError
+from ampnet.fingerprint import fingerprint
 from ampnet.fitting.callback import Callbacks
 from ampnet.fitting.generators import generator_states, set_generators
 from ampnet.fitting.metrics import value_of
@@ -58,6 +60,8 @@ class _Half:
     """Where it continues, in a resumed run."""
     generators: Any = None
     """The states of the global random generators when its data were opened."""
+    first: int | None = None
+    """The fingerprint of its first instance, if there are checkpoints."""
 
 
 @dataclass(slots=True)
@@ -172,6 +176,8 @@ class Epochs:
                     set_generators(half.generators)  # data that are shuffled or drawn come again in the same way
                 half.generators = generator_states()
             for number, instance in enumerate(self.sources[which](epoch)):
+                if number == 0 and half.generators is not None and isinstance(instance, Instance):
+                    _check_first(name, half, fingerprint(instance))
                 if again is not None and number == again.pumped:
                     set_generators(self.generators)
                     again = None
@@ -269,8 +275,9 @@ class Epochs:
             "resumes": 0 if self.resumed is None else self.resumed.resumes,
             "ended": {name: _plain(stats) for name, stats in ended.items()},
             "open": {
-                name: {"position": at.plain(), "generators": self.halves[name].generators}
+                name: {"position": at.plain(), "generators": half.generators, "first": half.first}
                 for name, at in opened.items()
+                for half in (self.halves[name],)
             },
             "records": [asdict(record) for record in self.records.values()],
         }
@@ -289,12 +296,27 @@ class Epochs:
         for name, opened in state["open"].items():
             position = Position.of(opened["position"])
             train = name.startswith("train")
-            self.halves[name] = _Half(_epoch(name), train, False, None, position, opened["generators"])
+            generators, first = opened["generators"], opened["first"]
+            self.halves[name] = _Half(_epoch(name), train, False, None, position, generators, first)
+            set_generators(generators)  # raises an error now, and not in the middle of the run
         where = next(iter(state["open"]), None)
         done = 0 if where is None else Position.of(state["open"][where]["position"]).retired
         self.resumed = Resumed(
             path, len(self.records), where, done, state["seconds"], state["resumes"] + 1, self.is_over()
         )
+
+
+def _check_first(stream: str, half: _Half, found: int) -> None:
+    """Warn if a stream that continues begins with another instance than before."""
+    if half.position is not None and half.first is not None and half.first != found:
+        warnings.warn(
+            CheckpointWarning(
+                f"stream '{stream}' begins with another instance than before the checkpoint: the data or their order "
+                f"have changed, so some are trained twice or not at all in this epoch"
+            ),
+            stacklevel=2,
+        )
+    half.first = found
 
 
 def _epoch(stream: str) -> int:

@@ -40,6 +40,7 @@ from ampnet.fitting.packed import unpack
 from ampnet.fitting.records import FitInterrupted, FitResult
 from ampnet.fitting.saving import Saver
 from ampnet.fitting.sources import length_of, source_of
+from ampnet.snapshot import Snapshot
 from ampnet.tally import is_loss
 
 
@@ -108,27 +109,32 @@ def fit(
         at_rest=barrier or called.at_rest, name=bare, by_train=kind == "train" or valid is None,
     )  # fmt: skip
     found = resuming.find(checkpoint, resume)
-    begins = None
+    begins = left = None
     if checkpoint is not None or found is not None:
         _check_can_save(runtime)
-        described = resuming.describe(runtime, totals, checkpoint, seed=seed, shuffle=shuffle, metric=metric)
+        given_data = {"train": train} | ({} if valid is None else {"valid": valid})
+        described = resuming.describe(runtime, given_data, checkpoint, seed=seed, shuffle=shuffle, metric=metric)
         if found is not None:
-            resuming.check(found, described)
-            resuming.restore_runtime(runtime, found)
-            loop.restore(found.data["fit"], found.path)
+            with resuming.reading(found):
+                resuming.check(found, described)
+                loop.restore(found.data["fit"], found.path)
+                loop.generators, left = found.data["generators"], resuming.left_of(found)
+                runtime.restore(Snapshot(dict(found.tensors), found.data["runtime"]))  # type: ignore[attr-defined]
+                set_generators(loop.generators)
             begins = str(loop.resumed)
         elif resume and checkpoint is not None:
             begins = f"no checkpoint in {checkpoint.folder}: training from the start"
         if checkpoint is not None:
-            left = None if found is None else found.data["left"]
             loop.saver = Saver(checkpoint, cast("Any", runtime), described, called, loop.state, left=left)
     history = tuple(loop.records.values())
     run = Run(runtime, epochs, metric, totals, loop.stop, loop.interrupt, loop.resumed, history, begins)
     try:
+        if loop.saver is not None and not loop.is_over():
+            loop.saver.begin()
         called.call("on_begin", run)
         if found is not None:
-            called.restore(unpack(found.data["callbacks"], found.tensors))
-            loop.generators = found.data["generators"]
+            with resuming.reading(found):
+                called.restore(unpack(found.data["callbacks"], found.tensors))
             set_generators(loop.generators)
         try:
             with nullcontext() if loop.saver is None else first_ctrl_c(loop.interrupt):

@@ -24,6 +24,8 @@ def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case Tensor():
+            while name in tensors:  # the keys "a/b" and "a", "b"
+                name += "'"
             tensors[name] = value.detach().to("cpu", copy=True)
             return {TENSOR: name}
         case Mapping():

@@ -1,6 +1,6 @@
 """Resuming: find the checkpoint to continue from, and refuse one that is of another run.
 
-    settings ──┬── fixed   model, data lengths, seeds, optimizers, and what the caller adds: must be equal
+    settings ──┬── fixed   model, lengths and samples of the data, seeds, optimizers, and what the caller adds: must be equal
                └── free    runtime, workers, places, waves, barrier, versions: may differ, and a warning says so
 
 `epochs`, `target` and the callbacks may differ without a word.
@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,10 @@ import torch
 from ampnet._version import __version__
 from ampnet.checkpoint import Checkpoints, Loaded
 from ampnet.checkpoint.plain import dumps, loads
-from ampnet.errors import CheckpointError, CheckpointWarning
+from ampnet.errors import AmpnetError, CheckpointError, CheckpointWarning
+from ampnet.fingerprint import fingerprint
 from ampnet.fitting.checkpointing import Checkpoint
-from ampnet.snapshot import Snapshot
+from ampnet.fitting.sources import length_of
 
 KIND, VERSION = "fit", 1
 SHOWN = 4
@@ -37,13 +39,14 @@ class Described:
     free: Mapping[str, Any]
 
 
-def describe(runtime: Any, totals: Mapping[str, int | None], checkpoint: Checkpoint | None, **given: Any) -> Described:
-    """Returns the settings of a run: those of the runtime, the data, and ``given``."""
+def describe(runtime: Any, data: Mapping[str, Any], checkpoint: Checkpoint | None, **given: Any) -> Described:
+    """Returns the settings of a run: those of the runtime, of the data by name, and ``given``."""
     told = runtime.settings
     extra = {} if checkpoint is None else {f"settings.{k}": v for k, v in checkpoint.settings.items()}
     fixed = {
         **given,
-        **{f"number of {name} examples": total for name, total in totals.items()},
+        **{f"number of {name} examples": length_of(one) for name, one in data.items()},
+        **{f"fingerprint of {name} examples": _sampled(one, runtime) for name, one in data.items()},
         "seed of the runtime": told["seed"],
         **_policies(runtime),
         **extra,
@@ -52,6 +55,16 @@ def describe(runtime: Any, totals: Mapping[str, int | None], checkpoint: Checkpo
     free = {name: told[name] for name in names if name in told}
     free |= {"ampnet": __version__, "torch": str(torch.__version__)}
     return Described(_plain(fixed), _plain(free))
+
+
+def _sampled(data: Any, runtime: Any) -> list[int] | None:
+    """Returns fingerprints of the first, middle and last example of a list. Other data may differ when read again."""
+    if not isinstance(data, list | tuple) or not data:
+        return None
+    with suppress(AmpnetError):  # it is raised, with its place, when the data are used
+        some = [data[i] for i in (0, len(data) // 2, -1)]
+        return [fingerprint(one) for one in runtime.graph.read(some)]
+    return None
 
 
 def _policies(runtime: Any) -> dict[str, Any]:
@@ -137,12 +150,27 @@ def check(found: Loaded, now: Described) -> None:
         warnings.warn(CheckpointWarning(text), stacklevel=3)
 
 
-def restore_runtime(runtime: Any, found: Loaded) -> None:
-    """Give the runtime the state of the checkpoint."""
+@contextmanager
+def reading(found: Loaded) -> Iterator[None]:
+    """A context in which a checkpoint is used: every fault of its data is a `CheckpointError` that names it."""
     try:
-        runtime.restore(Snapshot(dict(found.tensors), found.data["runtime"]))
+        yield
     except CheckpointError as error:
-        raise CheckpointError(f"{found.path}: {error}") from error
+        raise error if str(error).startswith(str(found.path)) else CheckpointError(f"{found.path}: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        if isinstance(error, AmpnetError):
+            raise
+        raise CheckpointError(
+            f"{found.path}: its data are not those of a training run ({type(error).__name__}: {error})"
+        ) from error
+
+
+def left_of(found: Loaded) -> int | None:
+    """Returns the number of training instances until the next checkpoint, if that is how they are counted."""
+    left = found.data["left"]
+    if left is not None and (type(left) is not int or left < 1):
+        raise ValueError(f"left is {left!r}")
+    return left
 
 
 def _shown(value: Any) -> str:

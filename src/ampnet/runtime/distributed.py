@@ -61,6 +61,7 @@ from ampnet.snapshot import Snapshot, spread_weights
 from ampnet.state import Column
 from ampnet.update.policy import Update
 from ampnet.update.state import UpdaterState, check_states, rate_of, state_of
+from ampnet.update.updater import Updater
 
 _QUIET = 1.0
 """Seconds without notes after which workers are asked whether anything can still move."""
@@ -403,9 +404,23 @@ class Distributed(Runtime):
         name, active = self.names[lost.worker], self._active.controller
         try:
             return self._recovery.lose(name, lost.how, len(active.in_flight), self._answers)
-        except WorkerDied:
+        except WorkerDied as died:
+            self._events.release(self.clock())
+            self._dismiss(lost=True)
+            self._leave_what_survives(died)
             self._end(f"worker '{name}' {lost.how}", lost=True)
             raise
+
+    def _leave_what_survives(self, died: WorkerDied) -> None:
+        """No worker is left, and none will be: give the caller a chance to take a last snapshot."""
+        if self.on_last_loss is None:
+            return
+        states = {name: state.applied() for name, state in self._recovery.states.items()}
+        self._beginning = replace(self._beginning, states=states)
+        try:
+            self.on_last_loss()
+        except Exception as error:  # the loss counts
+            died.add_note(f"no last checkpoint was written: {type(error).__name__}: {error}")
 
     def _through_losses(self, act: Callable[[], T]) -> T:
         """Call a function that waits for workers; if one is lost, start all of them again and call it again."""
@@ -446,7 +461,7 @@ class Distributed(Runtime):
         if self._there is None:
             self._check_open()
             nodes = self.graph.parameterised()
-            return {n: self._beginning.states.get(n) or state_of(nodes[n].updater, weights=False) for n in nodes}
+            return {n: self._beginning.states.get(n) or self._fresh(nodes[n].updater) for n in nodes}
 
         def ask() -> dict[str, UpdaterState]:
             self._recovery.begin()
@@ -455,6 +470,17 @@ class Distributed(Runtime):
 
         self._recovery.save(states := self._through_losses(ask))
         return states
+
+    def _fresh(self, updater: Updater) -> UpdaterState:
+        """Returns the state of a node without a worker: before the first of them, or of which none was saved."""
+        if updater.optimizer is not None or updater.policy is None:
+            return state_of(updater, weights=False)
+        version = updater.version
+        updater.adopt(updater.policy)
+        updater.version = version
+        state = state_of(updater, weights=False)
+        updater.leave()
+        return state
 
     def _set_states(self, snapshot: Snapshot) -> None:
         self._check_open()

@@ -82,6 +82,9 @@ class Runtime:
         self.graph, self.clock = graph, clock
         self.beside: Beside | None = None
         """Plays predictions beside the runs, if this runtime is served."""
+        self.on_last_loss: Callable[[], None] | None = None
+        """Called when a worker is lost once too often, before the run ends with `WorkerDied`: a snapshot of what
+        survives can be taken."""
         self._predicting: Runtime | None = None
         """The runtime of the prediction graph, after the first prediction."""
         self._inside, self._began, self._ran = False, 0.0, 0.0

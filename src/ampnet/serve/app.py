@@ -89,6 +89,7 @@ class App:
             ],
             exception_handlers={HTTPException: self._no_route},  # type: ignore[dict-item]
         )
+        self.asgi.router.redirect_slashes = False  # a redirect would be sent without the guard, to any Host
 
     # -- all requests
 
@@ -109,7 +110,8 @@ class App:
             except ClientDisconnect:
                 response = _refusal(Refused(400, "the client has gone"))
             except Exception as error:
-                print(f"ampnet: a request failed: {type(error).__name__}: {error}", file=sys.stderr)
+                what = " ".join(str(error).split())[:300]
+                print(f"ampnet: a request failed: {type(error).__name__}: {ascii(what)[1:-1]}", file=sys.stderr)
                 response = _refusal(Refused(500, "an error of the server, which its log names"))
             self.counts[response.status_code] += 1
             return response

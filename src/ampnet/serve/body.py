@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -74,8 +75,7 @@ def _no_constant(name: str) -> NoReturn:
 def _unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(items)
     if len(made) < len(items):
-        names = [name for name, _ in items]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(name for name, _ in items).most_common(1)[0][0]
         raise ValueError(f"JSON object with the key '{twice[:40]}' twice")
     return made
 

@@ -120,7 +120,7 @@ def find_token(file: Path | None, wide: bool) -> tuple[str | None, Path | None]:
     if file is not None and file.exists():
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
             print(f"ampnet: {file} can be read by other users; chmod 600 {file} prevents that", file=sys.stderr)
-        return _checked(file.read_text(encoding="utf-8").strip(), str(file)), None
+        return _checked(file.read_text(encoding="utf-8", errors="replace").strip(), str(file)), None
     if file is None and (given := os.environ.get(VARIABLE)):
         return _checked(given.strip(), f"${VARIABLE}"), None
     if file is None and not wide:
@@ -155,5 +155,7 @@ def _network(client: str) -> str:
     except ValueError:
         return client
     if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:  # a client of IPv4, on a socket of IPv6
+            return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False))
     return client

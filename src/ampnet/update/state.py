@@ -33,6 +33,11 @@ class UpdaterState:
     tensors: dict[str, Tensor]
     data: dict[str, Any]
 
+    def applied(self) -> UpdaterState:
+        """Returns the state without gradients that were not applied: those of an old state are in newer weights."""
+        kept = {name: tensor for name, tensor in self.tensors.items() if name.split("/")[0] not in ("sum", "rows")}
+        return UpdaterState(kept, {**self.data, "counter": 0, "pending": False})
+
 
 def state_of(updater: Updater, *, weights: bool) -> UpdaterState:
     """Returns the state of an updater between two of its node's operations."""

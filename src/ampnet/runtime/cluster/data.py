@@ -9,7 +9,6 @@ record that differs. Fingerprints cover states, structures and payloads.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -17,9 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ampnet.errors import DataError
+from ampnet.fingerprint import fingerprint
 from ampnet.graph import Graph
 from ampnet.instance import Instance
-from ampnet.runtime.transport.dtypes import raw
 from ampnet.state import Ints
 
 
@@ -43,17 +42,7 @@ class Loaded:
 
 def fingerprints(instances: Sequence[Instance]) -> Ints:
     """Returns a number for each instance, which differs if its contents do."""
-    return np.array([_fingerprint(one) for one in instances], dtype=np.int64)
-
-
-def _fingerprint(instance: Instance) -> int:
-    made = hashlib.blake2b(instance.digest(), digest_size=8)
-    for given in instance.feeds.values():
-        if given.payload is not None:
-            coded, array = raw(given.payload)
-            made.update(f"{coded.code} {array.shape}".encode())
-            made.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
-    return int.from_bytes(made.digest(), "little", signed=True)
+    return np.array([fingerprint(one) for one in instances], dtype=np.int64)
 
 
 def check_same(mine: Ints, theirs: Ints, machine: str) -> None:
