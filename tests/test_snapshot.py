@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam
-from torch.optim.lr_scheduler import ExponentialLR
+from torch.optim.lr_scheduler import CyclicLR, ExponentialLR
 
 from ampnet.data import generated
 from ampnet.errors import AmpnetError, CheckpointError
@@ -112,6 +112,28 @@ def test_a_snapshot_shares_no_memory() -> None:
     assert all(tensor.equal(before[name]) for name, tensor in kept.tensors.items())
     assert set(kept.tensors) >= {f"weight/{name}" for name in graph.model.state_dict()}
     assert any(name.startswith("optimizer/") for name in kept.tensors)
+
+
+def test_a_snapshot_can_be_restored_again_and_again() -> None:
+    """Training after `restore` changes neither its tensors nor its data (CyclicLR takes its state apart)."""
+    graph, instances = trees()
+    update = Update(
+        partial(SGD, lr=1e-2, momentum=0.9),
+        2,
+        schedule=partial(CyclicLR, base_lr=1e-3, max_lr=1e-2, step_size_up=3),
+        schedule_every="update",
+    )
+    runtime = Inline(graph, update=update, max_active_keys=4)
+    runtime.train(instances)
+    kept = runtime.snapshot()
+    before, found = through_json(kept), []
+    for _ in range(2):
+        runtime.restore(kept)
+        runtime.train(instances)
+        found.append(weights(graph))
+    assert equal(*found)
+    assert all(tensor.equal(before.tensors[name]) for name, tensor in kept.tensors.items())
+    assert through_json(kept).data == before.data
 
 
 def test_tiles_are_kept_once() -> None:

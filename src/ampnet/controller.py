@@ -203,6 +203,11 @@ class Controller:
 
     def pump(self) -> None:
         """[1] Fill every free place, as long as there is data."""
+        self._fill()
+        while self.pausing and self._open and not self._in_flight and not self.holding:
+            self._fill()  # a pause that was asked for during a pause, or by a signal handler: nothing else would end it
+
+    def _fill(self) -> None:
         if self.stopping:
             self._stop_now()
         self._call_if_drained()

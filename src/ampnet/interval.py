@@ -36,7 +36,7 @@ class Interval:
         if count > 2**53:
             raise ValueError(f"the interval of {len(found[1])} digits is too long; write it like {_EXAMPLES}")
         if kind != "seconds" and (count != int(count) or count < 1):
-            raise ValueError(f"{given!r}: give 1 or more whole {kind}, like {_EXAMPLES}")
+            raise ValueError(f"{given!r}: give a whole number of {kind}, 1 or more, like {_EXAMPLES}")
         if count <= 0:
             raise ValueError(f"{given!r}: give a time above 0, like {_EXAMPLES}")
         return cls(count, kind)

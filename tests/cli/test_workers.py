@@ -82,7 +82,7 @@ def test_a_file_says_which_node_goes_where(tmp_path: Path, capsys: pytest.Captur
         ('{"cel": 1}', 'where.json, entry "cel": no node is called that; did you mean '),
         ('{"cell": 2}', 'where.json, entry "cell": 2 is no worker; there are 2, numbered from 0'),
         ('{"cell": -1}', 'where.json, entry "cell": -1 is no worker'),
-        ('{"cell": "one"}', 'where.json, entry "cell": "one" is no worker'),
+        ('{"cell": "one"}', "where.json, entry \"cell\": 'one' is no worker"),
         ('{"cell": true}', 'where.json, entry "cell": true is no worker'),
         ('{"cell": 0, "cell": 1}', 'where.json, entry "cell": it is there twice'),
         ("[1]", "where.json holds no object; write nodes and their workers, like"),
@@ -114,7 +114,8 @@ def test_a_bad_file_is_one_line_before_any_work(
     [
         ("--workers 0", "--workers: 0 is too small; give 1 or more"),
         ("--workers some", "--workers: 'some' is not a whole number"),
-        (f"--workers {10**20}", f"--workers: {10**20} is too large; give {most()} or less on this machine"),
+        (f"--workers {10**20}", f"--workers: {10**20} is too large; give {2**31 - 1} or less"),
+        ("--workers 1000000", f"--workers: 1000000 is too large; give {most()} or less on this machine"),
         ("--threads 1000000", f"--threads: 1000000 is too large; give {most()} or less on this machine"),
         ("--replicas 1000000", f"--replicas: 1000000 is too large; give {most()} or less on this machine"),
         ("--workers 2 --no-waves", "--no-waves: worker processes play waves, and pass no messages; give --workers 1"),

@@ -148,6 +148,7 @@ def test_metadata_of_other_contents(metadata: dict[str, Any], said: str, tmp_pat
     [
         ({"zzz": "red"}, "unknown setting 'zzz'; there are: epochs"),
         ({"hiden": 3}, "unknown setting 'hiden'; did you mean 'hidden'?"),
+        ({"repli" + "9" * 5000 + "cas": 1}, "unknown setting 'repli99999"),
         ({"hidden": "3"}, "setting 'hidden' is '3' and no int"),
         ({"hidden": True}, "setting 'hidden' is True and no int"),
         ({"hidden": 2.0}, "setting 'hidden' is 2.0 and no int"),
@@ -172,6 +173,7 @@ def test_settings_of_other_types(setting: dict[str, Any], said: str, tmp_path: P
     forged(path, settings=settings_with(path, **setting))
     text = refusal(path)
     assert said in text
+    assert len(text) < 1000
 
 
 def test_settings_that_are_missing_have_their_defaults(tmp_path: Path) -> None:

@@ -306,6 +306,21 @@ def test_ctrl_c_writes_a_last_checkpoint(tmp_path: Path) -> None:
     assert result.epochs == 3
 
 
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_during_a_checkpoint(tmp_path: Path) -> None:
+    """Once it raised a StallError: it asked for a pause within a pause, when nothing was in flight to end it."""
+
+    class Asks(Callback):
+        def on_checkpoint(self, path: Path, seconds: float) -> None:
+            if path.name == "checkpoint-000002":
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with inline(ADAM) as runtime, pytest.raises(FitInterrupted):
+        train(runtime, tmp_path, every="7 instances", callbacks=[Asks()])
+    with inline(ADAM) as runtime:
+        assert train(runtime, tmp_path, every="7 instances", resume=True).epochs == 3
+
+
 def test_a_callback_may_interrupt(tmp_path: Path) -> None:
     """Like the command line at Ctrl-C: no error, fewer epochs, and a checkpoint."""
 
@@ -365,7 +380,7 @@ def test_callbacks_are_found_by_class_and_order(tmp_path: Path) -> None:
     one, two = Counts(), Counts()
     with (
         inline(ADAM) as runtime,
-        pytest.warns(CheckpointWarning, match="callback EarlyStopping, which this fit does not have"),
+        pytest.warns(CheckpointWarning, match="callback EarlyStopping, and this fit has none"),
     ):
         train(runtime, tmp_path, callbacks=[one, two], resume=True)
     assert one.epochs == two.epochs == [1, 2, 3]  # on_epoch_begin was not called again for epoch 2

@@ -18,13 +18,14 @@ import torch
 from ampnet import AmpnetError, Instance, Processes, Stream, Update, replicate
 from ampnet.controller import Progress
 from ampnet.data import generated
-from ampnet.errors import RestartWarning, WorkerDied
+from ampnet.errors import CheckpointError, RestartWarning, WorkerDied
 from ampnet.events.check import check
-from ampnet.events.log import EventLog, Restart, Retire
+from ampnet.events.log import EventLog, Restart, Retire, Updated
 from ampnet.lang import Compiled, compile
 from ampnet.models import Mlp
 from ampnet.models.tree_lstm import TreeLstm
 from ampnet.replicas.sync import Sync
+from ampnet.runtime.recovery import Recovery
 from tests.runtime.conftest import children
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
@@ -117,6 +118,129 @@ def test_rates_set_before_a_loss_hold_after_it() -> None:
         runtime.set_learning_rates(0.5)
         assert len(restarts_of(lambda: runtime.train(killing(runtime, instances, 10)))) == 1
         assert set(runtime.learning_rates.values()) == {0.5}
+
+
+def test_weights_are_not_those_of_an_earlier_snapshot() -> None:
+    graph, instances = trees()
+    with Processes(graph, workers=2, update=ADAM, max_active_keys=8) as runtime:
+        runtime.train(instances)
+        runtime.snapshot()
+        runtime.train(instances)
+        before = [p.detach().clone() for p in graph.model.parameters()]
+        os.kill(runtime.pids[0], signal.SIGKILL)
+        assert len(restarts_of(runtime.held)) == 1
+        assert all(p.equal(q) for p, q in zip(graph.model.parameters(), before, strict=True))
+
+
+def test_weights_loaded_between_runs_are_not_averaged() -> None:
+    graph, instances = trees(replicas=2)
+    with Processes(graph, workers=2, update=ADAM, max_active_keys=8) as runtime:
+        runtime.train(instances)
+        with torch.no_grad():
+            for parameter in graph.model.parameters():
+                parameter.zero_()
+        os.kill(runtime.pids[0], signal.SIGKILL)
+        assert len(restarts_of(runtime.held)) == 1
+        assert not any(bool(p.any()) for p in graph.model.parameters())
+
+
+def test_statistics_after_restore_and_a_loss() -> None:
+    """Numbers of instances occur again after `restore`; what was counted under them before is another matter."""
+    graph, instances = trees()
+    with Processes(graph, workers=2, update=None, max_active_keys=8) as runtime:
+        runtime.train(instances[:4])
+        kept = runtime.snapshot()
+        whole = runtime.train(instances)
+        runtime.restore(kept)
+        found: list[Any] = []
+        runtime.infer([])  # starts the workers
+        assert len(restarts_of(lambda: found.append(runtime.train(killing(runtime, instances, 15))))) == 1
+        assert found[0].loss == pytest.approx(whole.loss)
+        assert found[0].metrics == pytest.approx(whole.metrics)
+
+
+class Odd(torch.optim.SGD):
+    """Keeps what no checkpoint can."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["thing"] = object()
+        return super().step(closure)
+
+
+def test_an_optimizer_that_cannot_be_saved_trains_and_begins_anew() -> None:
+    graph, instances = trees()
+    update = Update(partial(Odd, lr=0.01), 4, "instances")
+    with Processes(graph, workers=2, update=update, max_active_keys=8) as runtime:
+        runtime.train(instances)
+        with pytest.raises(CheckpointError, match="node '.*': Odd keeps 'thing', a object"):
+            runtime.snapshot()
+        runtime._recovery._due = 0.0
+        (told,) = restarts_of(lambda: runtime.train(killing(runtime, instances * 3, 100)))
+        assert "begins with a new optimizer: Odd keeps 'thing'" in told
+
+
+def test_states_are_saved_again_after_an_answer_that_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ampnet.runtime.recovery.EVERY", 0.0)
+    recovery = Recovery(1)
+    recovery.begin()  # and the run is abandoned
+    assert recovery.is_due()
+
+
+def test_schedules_of_epochs_make_up_for_epochs_since_the_last_save() -> None:
+    graph, instances = trees()
+    schedule = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
+    update = Update(partial(torch.optim.Adam, lr=1.0), 4, "instances", schedule=schedule)
+    with Processes(graph, workers=2, update=update, max_active_keys=8) as runtime:
+        runtime.train(instances)
+        runtime.snapshot()
+        for rate in (0.25, 0.125):
+            runtime.train(instances)
+            os.kill(runtime.pids[0], signal.SIGKILL)
+            assert len(restarts_of(runtime.held)) == 1
+            assert set(runtime.learning_rates.values()) == {rate}
+
+
+@pytest.mark.parametrize("sync", [None, "updates"])
+def test_versions_grow_over_a_loss(sync: str | None) -> None:
+    graph, instances = trees() if sync is None else trees(replicas=2, sync=sync)
+    log = EventLog()
+    with Processes(graph, workers=2, update=ADAM, max_active_keys=8, listeners=[log]) as runtime:
+        runtime.train(instances[:1])
+        assert len(restarts_of(lambda: runtime.train(killing(runtime, instances * 2, 60)))) == 1
+    seen = [event for event in log.events if isinstance(event, Updated | Restart)]
+    first = next(i for i, event in enumerate(seen) if isinstance(event, Restart))
+    for node in graph.parameterised():
+        before, after = (
+            [event.version for event in some if isinstance(event, Updated) and event.node == node]
+            for some in (seen[:first], seen[first:])
+        )
+        assert before[-1] > 4
+        assert after[0] >= before[-1] - 1  # the last one may have been made just before the loss
+
+
+def test_numbering_goes_on_after_a_loss() -> None:
+    """Instances in flight at a loss are still counted at their copies."""
+    graph, _ = trees(1)
+    controller = Processes(graph, workers=2).controller
+    controller.share_out(2, 3)
+    numbers = controller.numbers
+    controller.share_out(2, 3)
+    assert controller.numbers is numbers
+
+
+def test_bfloat16_on_workers() -> None:
+    torch.manual_seed(0)
+    model = TreeLstm(vocabulary=100, embedding=8, hidden=8).bfloat16()
+    graph = compile(model, *next(generated.trees(1, seed=0)))
+    instances = [graph.instance(*one) for one in generated.trees(12, seed=1)]
+    with Processes(graph, workers=2, update=ADAM, max_active_keys=4) as runtime:
+        assert runtime.train(instances).instances == len(instances)
+        kept = runtime.snapshot()
+        runtime.restore(kept)
+        again = runtime.snapshot()
+        assert all(tensor.equal(kept.tensors[name]) for name, tensor in again.tensors.items())
 
 
 def test_a_worker_lost_between_runs() -> None:

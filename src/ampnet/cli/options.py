@@ -188,6 +188,8 @@ def file_to_write(text: str) -> Path:
 def file_to_read(text: str) -> Path:
     """Parses the path of an existing file."""
     path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder; give a file")
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"there is no file {path}")
     if not os.access(path, os.R_OK):

@@ -182,8 +182,13 @@ def _staleness_text(facts: Facts) -> list[str]:
 
 def loss_text(loss: float, metrics: Mapping[str, float]) -> str:
     """Returns ``loss 0.231``; for several losses ``loss 0.231 (mood 0.150, length 0.081)``."""
-    several = ", ".join(f"{name} {value:.3f}" for name, value in by_loss(metrics).items())
-    return f"loss {loss:.3f}" + (f" ({several})" if several else "")
+    several = ", ".join(f"{name} {_loss(value)}" for name, value in by_loss(metrics).items())
+    return f"loss {_loss(loss)}" + (f" ({several})" if several else "")
+
+
+def _loss(value: float) -> str:
+    """Returns ``0.231``; ``2.3e-05`` where three digits after the point would say little."""
+    return f"{value:.1e}" if 0 < value < 0.001 else f"{value:.3f}"
 
 
 def staleness_text(staleness: Staleness) -> str:

@@ -62,8 +62,10 @@ def summary(
     parts = [
         f"{workload}: {result.metric} {result.value:.4f}{goal} in {duration(result)}{before}",
         rates,
-        staleness_text(meter.overall()),
     ]
+    if result.resumed is not None and result.resumed.finished:
+        return "; ".join(parts)  # nothing was computed
+    parts.append(staleness_text(meter.overall()))
     if result.skipped:
         parts.append(f"{result.skipped:,} messages skipped, their loss was not finite")
     parts.append(engine.words())

@@ -57,7 +57,7 @@ def add_options(parser: Any) -> None:
     group = parser.add_argument_group("checkpoints")
     folder = "write checkpoints of the run to DIR, from which --resume continues it (default: none)"
     group.add_argument("--checkpoint-dir", type=_folder, metavar="DIR", help=folder)
-    every = "time between two checkpoints, like 30s, 5m or 1epoch; a number counts training instances"
+    every = "time between two checkpoints, like 30s, 5m or 1epoch; a number counts training instances (of a workload with --bucket: buckets)"
     group.add_argument(
         "--checkpoint-every", type=_interval, default="1epoch", metavar="TIME|N", help=f"{every} (default: 1epoch)"
     )
@@ -73,7 +73,15 @@ def add_options(parser: Any) -> None:
         "continue the run in --checkpoint-dir, with its settings, from its last checkpoint; auto: or start it, if "
         "there is none (default: off)"
     )
-    group.add_argument("--resume", nargs="?", const="yes", choices=("yes", "auto"), metavar="auto", help=resume)
+    group.add_argument("--resume", nargs="?", const=True, type=_auto, choices=("auto",), metavar="auto", help=resume)
+
+
+def _auto(text: str) -> str:
+    if text != "auto":
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write --resume or --resume auto; the folder is given as --checkpoint-dir {text}"
+        )
+    return text
 
 
 def _interval(text: str) -> str:

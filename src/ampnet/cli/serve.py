@@ -75,6 +75,7 @@ class _Source:
     facts: Facts
     graph: Compiled
     epoch: int | None
+    checkpoint: Path | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             args.parser.error(f"--host, --port: {args.host}:{args.port}: {error.strerror}; give others")
         with made as serving:
+            if source.checkpoint is not None:
+                print(f"checkpoint: {source.checkpoint}, {source.workload.name}", flush=True)
             tell(serving)
             serving.run(lambda: stopping.asked)
     return 0
@@ -153,8 +156,8 @@ def _of_checkpoint(path: Path) -> _Source:
     about = found.data.get("about")
     if not isinstance(about, Mapping) or about.get("workload") not in WORKLOADS:
         raise CheckpointError(
-            f"{found.path}: not of 'ampnet train'; a model of your own is served by ampnet.serve(runtime) after "
-            f"runtime.restore"
+            f"{found.path}: not of 'ampnet train'. To serve a model of your own, load these weights into it (docs/"
+            f"checkpoints.md, 'Use its weights') and call ampnet.serve(runtime)"
         )
     workload = WORKLOADS[about["workload"]]
     try:
@@ -171,4 +174,4 @@ def _of_checkpoint(path: Path) -> _Source:
         raise CheckpointError(f"{found.path}: no {workload.name} model can be made of it: {error}") from error
     records = found.data.get("fit", {}).get("records", ())
     epoch = len(records) if isinstance(records, list) else None
-    return _Source(workload, settings, facts, graph, epoch)
+    return _Source(workload, settings, facts, graph, epoch, found.path)

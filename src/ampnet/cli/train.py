@@ -418,9 +418,10 @@ class _Watched(Callback):
             self.display.say(run.begins)
 
     def on_checkpoint(self, path: Path, seconds: float) -> None:
-        self.last = path
+        here = Path.cwd()
+        self.last = path.relative_to(here) if path.is_relative_to(here) else path
         if not self.quiet:
-            self.display.say(f"checkpoint: {path}, {seconds:.1f} s")
+            self.display.say(f"checkpoint: {self.last}, {seconds:.2f} s")
 
     def on_turn(self, progress: Progress) -> None:
         if self.ctrl_c.asked:

@@ -290,7 +290,7 @@ class Epoch(Event):
 
 @dataclass(frozen=True, slots=True)
 class Restart(Event):
-    """A worker was lost, and all workers were started again. Instances in flight are computed again; waves that had
+    """A worker was lost, and workers were started again. Instances in flight are computed again; waves that had
     begun, and gradients that were not applied, are gone."""
 
     worker: str

@@ -19,6 +19,8 @@ from ampnet.experiments.settings import Option, Training, option_of
 
 S = TypeVar("S", bound=Training)
 LARGEST = 2**63 - 1
+LONGEST = 100
+"""Characters of an unknown name that are compared with the known ones."""
 
 
 def checked(kind: type[S], data: Any) -> S:
@@ -30,7 +32,7 @@ def checked(kind: type[S], data: Any) -> S:
     found = {}
     for name, value in data.items():
         if name not in names:
-            raise ValueError(f"unknown setting '{name}'; {nearest(name, names)}")
+            raise ValueError(f"unknown setting {shown(name)}; {nearest(name[:LONGEST], names)}")
         try:
             found[name] = converted(hints[name], value)
         except ValueError as error:

@@ -31,6 +31,9 @@ from ampnet.fitting.metrics import check_metric, metric_names
 from ampnet.fitting.records import EpochRecord, FitResult, Resumed
 from ampnet.instance import StreamStats
 
+_OPTIONS = {"BestWeights": " (--save)", "CSVLogger": " (--csv)", "TensorBoardLogger": " (--tensorboard)"}
+"""The options of the command line that add a callback."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -158,7 +161,8 @@ class Callbacks:
             if name not in callbacks:
                 warnings.warn(
                     CheckpointWarning(
-                        f"the checkpoint has a state of the callback {name}, which this fit does not have"
+                        f"the run had a callback {name}{_OPTIONS.get(name, '')}, and this fit has none: it is not "
+                        f"continued"
                     ),
                     stacklevel=3,
                 )

@@ -107,6 +107,9 @@ class Epochs:
     generators: Any = None
     """In a resumed run: the states of the global random generators at the checkpoint."""
     interrupted: bool = False
+    """Whether `interrupt` was called."""
+    halted: bool = False
+    """Whether the run ends because of it: its checkpoint, if any, is written."""
 
     def go(self) -> None:
         """Run all epochs that are left."""
@@ -115,13 +118,16 @@ class Epochs:
             if self.is_over():
                 return
             if not self.at_rest:
+                for epoch in self._numbers:
+                    if epoch not in self.records:
+                        self._record(epoch)  # one whose streams had ended, in a resumed run
                 self.runtime.run(self.streams(range(1, self.epochs + 1)), on_end=self.ended, on_turn=turn)
             for epoch in range(1, self.epochs + 1) if self.at_rest else ():
                 if epoch in self.records:
                     continue
                 self.runtime.run(self.streams([epoch]), barrier=True, on_end=self.ended, on_turn=turn)
                 self._record(epoch)
-                if self.last is not None or self.stopped is not None or epoch not in self.records:
+                if self.last is not None or self.stopped is not None or self.halted or epoch not in self.records:
                     break
             if self.saver is not None and self.is_over():
                 self.saver.over()
@@ -149,10 +155,14 @@ class Epochs:
     def interrupt(self) -> None:
         """End the run before its end: with a checkpoint, if there are any, from which it can go on."""
         if self.saver is None:
-            self.runtime.stop()
+            self._halt()
         elif not self.interrupted:
             self.interrupted = True
-            self.saver.write_and(self.runtime.stop)
+            self.saver.write_and(self._halt)
+
+    def _halt(self) -> None:
+        self.halted = True
+        self.runtime.stop()
 
     def streams(self, epochs: Iterable[int]) -> Iterator[Stream]:
         """Yields the streams of these epochs that have not ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import os
 import warnings
@@ -23,7 +24,8 @@ class CSVLogger(Callback):
 
     The first row names the columns. ``append``: continue an existing file, whose columns must be the same (an
     incomplete last row is dropped); otherwise the file is overwritten. ``learning_rate`` is empty if it differs
-    between nodes. A resumed run continues the file; rows of epochs that are trained again are dropped first.
+    between nodes. A resumed run continues the file; rows of epochs that are trained again are dropped first. A file of
+    another run is refused then.
 
     A device, FIFO or folder is refused. If the disk is full, the rows that had room stay, ``fault`` is the error, and
     the run goes on.
@@ -42,20 +44,31 @@ class CSVLogger(Callback):
         there = self.path.read_bytes() if goes_on and self.path.exists() else b""
         rows = there[: there.rfind(b"\n") + 1]  # a killed process may have left part of a row
         self._columns = next(csv.reader(rows.decode("utf-8").splitlines()), [])
-        self._file = FileIO(self.path, "a" if rows else "w")
+        self._file = FileIO(self.path, "a+" if rows else "w+")
         if len(rows) < len(there):
             self._file.truncate(len(rows))
 
     def state(self) -> dict[str, Any]:
-        assert self._file is not None
-        return {"size": self._file.tell()}
+        size = 0 if self._file is None else self._file.tell()
+        return {"size": size, "sha256": self._digest(size)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         assert self._file is not None
-        if state["size"] < self._file.tell():
-            self._file.truncate(state["size"])
-        if not state["size"]:
+        size = state["size"]
+        if size < self._file.tell():
+            if self._digest(size) != state["sha256"]:
+                raise ValueError(
+                    f"{self.path} is not the file that this run began, and nothing of it is removed: give that one, or "
+                    f"a new one"
+                )
+            self._file.truncate(size)
+        if not size:
             self._columns = []
+
+    def _digest(self, size: int) -> str:
+        """Returns the SHA-256 of the beginning of the file."""
+        there = b"" if self._file is None else os.pread(self._file.fileno(), size, 0)
+        return hashlib.sha256(there).hexdigest()
 
     def on_epoch_end(self, record: EpochRecord) -> None:
         assert self._file is not None

@@ -72,8 +72,10 @@ class Resumed:
         plural = "" if self.epochs == 1 else "s"
         if self.finished:
             return f"the run in {self.path.parent} is finished, after {self.epochs} epoch{plural}"
-        where = "" if self.stream is None else f" and {self.instances:,} instances of '{self.stream}'"
-        return f"resumed from {self.path}, after {self.epochs} epoch{plural}{where}"
+        done = [f"{self.epochs} epoch{plural}"] if self.epochs or self.stream is None else []
+        if self.stream is not None:
+            done.append(f"{self.instances:,} instances of '{self.stream}'")
+        return f"resumed from {self.path}, after {' and '.join(done)}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -130,5 +132,5 @@ class FitInterrupted(KeyboardInterrupt):
     """`fit` was interrupted. ``result`` holds the epochs completed before."""
 
     def __init__(self, result: FitResult) -> None:
-        super().__init__(f"interrupted after {result.epochs} epochs")
+        super().__init__(f"interrupted after {result.epochs} epoch{'' if result.epochs == 1 else 's'}")
         self.result = result

@@ -46,7 +46,7 @@ def describe(runtime: Any, data: Mapping[str, Any], checkpoint: Checkpoint | Non
     fixed = {
         **given,
         **{f"number of {name} examples": length_of(one) for name, one in data.items()},
-        **{f"fingerprint of {name} examples": _sampled(one, runtime) for name, one in data.items()},
+        **{f"{FINGERPRINT} of {name} examples": _sampled(one, runtime) for name, one in data.items()},
         "seed of the runtime": told["seed"],
         **_policies(runtime),
         **extra,
@@ -94,6 +94,8 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def find(checkpoint: Checkpoint | None, resume: bool | str | Path) -> Loaded | None:
     """Returns the checkpoint to continue from; None: start afresh."""
+    if isinstance(checkpoint, str | Path):
+        raise TypeError(f"checkpoint={str(checkpoint)!r} is a path; write checkpoint=ampnet.Checkpoint({str(checkpoint)!r})")
     if resume is False or resume is None:
         if checkpoint is not None and (numbers := Checkpoints(Path(checkpoint.folder)).numbers()):
             raise CheckpointError(
@@ -129,7 +131,9 @@ def check(found: Loaded, now: Described) -> None:
     """Raise `CheckpointError` if a fixed setting differs; warn of free ones that do."""
     then = found.data["settings"]
     faults = [
-        f"{name} is {_shown(now.fixed.get(name))}, and was {_shown(then.get(name))}"
+        f"{name} differs (its first, middle or last one)"
+        if name.startswith(FINGERPRINT)
+        else f"{name} is {_shown(now.fixed.get(name))}, and was {_shown(then.get(name))}"
         for name in dict.fromkeys([*then, *now.fixed])
         if then.get(name) != now.fixed.get(name)
     ]

@@ -67,8 +67,8 @@ _QUIET = 1.0
 """Seconds without notes after which workers are asked whether anything can still move."""
 
 
-_WAVES = 10**9
-"""After each restart waves are numbered from the next multiple of this: no number occurs twice in a log."""
+WAVES = 10**9
+"""Each generation of workers numbers its waves from another multiple of this: no number occurs twice in a log."""
 
 T = TypeVar("T")
 
@@ -88,6 +88,8 @@ class Distributed(Runtime):
     weights_elsewhere = True
     shares_memory = True
     """Whether workers update the parameters of this process's model in place."""
+    remedy = "All workers were started again"
+    """What is done about a lost worker, for messages."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class Distributed(Runtime):
         """Whether workers may be working on a run."""
         self._draining = False
         """Whether a worker may not have received the ABANDON of the last run yet, and may still change weights."""
-        self._recovery = Recovery(max_restarts)
+        self._recovery = Recovery(max_restarts, self.remedy)
         self._beginning = Beginning()
         """What the next workers start from."""
         self._known, self._rehearsed = Known(), list[Instance]()
@@ -423,7 +425,7 @@ class Distributed(Runtime):
             died.add_note(f"no last checkpoint was written: {type(error).__name__}: {error}")
 
     def _through_losses(self, act: Callable[[], T]) -> T:
-        """Call a function that waits for workers; if one is lost, start all of them again and call it again."""
+        """Call a function that waits for workers; if one is lost, start workers again and call it again."""
         while True:
             try:
                 return act()
@@ -443,8 +445,8 @@ class Distributed(Runtime):
                 again=True,
                 states=self._recovery.states,
                 prepared=self._beginning.prepared,
-                waves=self._recovery.restarts * _WAVES,
-                epochs=self._recovery.epochs,
+                waves=self._recovery.generations * WAVES,
+                epochs=self._recovery.epochs(self.graph.parameterised()),
             )
             self._answers = Answers()
             self._hire()

@@ -97,6 +97,8 @@ class Host:
         self.instances, self.inputs = instances, inputs
         self.era = self.steps = self.sent = self.received = 0
         self.failed = self.over = False
+        self.ended = 0
+        """Training streams that have ended, as far as this worker knows."""
         collector = Collector(wanted)
         self.events = collector.events
         self.losses = list(loss_metrics(graph))
@@ -312,6 +314,7 @@ class Host:
                     take_weights(note, self.graph)
                 elif kind == Kind.FLUSH:
                     self.player.flush()
+                    self.ended += 1
                     self._note_versions()
 
     def _stage(self, note: Note) -> None:

@@ -120,13 +120,18 @@ def done_note(instances: Sequence[int], reports: Sequence[Report], losses: Seque
             stop = start + len(report.states)
             judged[0, start:stop], judged[1, start:stop] = report.states.column("instance"), losses.index(report.node)
             part = values[start:stop]
-            part[:, 0], part[:, 1] = report.loss.numpy(force=True), report.rows
+            part[:, 0], part[:, 1] = _numbers(report.loss), report.rows
             part[report.skipped, 2] = 1
             for i, metric in enumerate(report.metrics.values(), start=3):
-                part[:, i] = metric.numpy(force=True)
+                part[:, i] = _numbers(metric)
             start = stop
         arrays |= {"judged": judged, "values": values}
     return Note(Kind.DONE, {}, arrays)
+
+
+def _numbers(values: torch.Tensor) -> Any:
+    """Returns values as an array; NumPy has no bfloat16."""
+    return (values.float() if values.dtype is torch.bfloat16 else values).numpy(force=True)
 
 
 def done_of(note: Note, losses: Mapping[str, Sequence[str]]) -> tuple[Column, list[Report]]:

@@ -1,15 +1,17 @@
 """Recovery: what a runtime does when one of its workers is lost.
 
     worker 1 dies or stops answering
-      [1] the other workers end; what they had sent to one another is dropped with them
-      [2] new workers start. Weights are those in shared memory (in a cluster: those saved last). Optimizers begin with
-          the states saved last
+      [1] the other workers end (in a cluster: their loops, not their processes); what they had sent to one another is
+          dropped with them
+      [2] new workers start. Weights are those in shared memory (in a cluster: the others keep theirs, and those of the
+          lost one are those saved last). Optimizers begin with the states saved last
       [3] the instances in flight are computed again, under their old numbers. What was counted of them before is not
           counted again: each instance of an epoch counts once
 
 States are saved in memory while a run goes on, without stopping it: every `EVERY` seconds, or less often if saving them
-takes long. Schedules of learning rates that step at the end of an epoch make up for the steps since then. Gradients that were not applied at the loss are dropped. The gradient of an instance in flight may reach a
-node twice: in an update just before the loss, and when the instance is computed again.
+takes long. Schedules of learning rates that step at the end of an epoch make up for the steps since then. Gradients
+that were not applied at the loss are dropped. The gradient of an instance in flight may reach a node twice: in an
+update just before the loss, and when the instance is computed again.
 
 After ``max_restarts`` losses the next one ends the run with `WorkerDied`.
 """
@@ -17,7 +19,7 @@ After ``max_restarts`` losses the next one ends the run with `WorkerDied`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ampnet.errors import WorkerDied
 from ampnet.reference.worker import Counts
@@ -33,16 +35,19 @@ _SHARE = 0.01
 class Recovery:
     """The losses of a runtime, and what is kept for the next one."""
 
-    def __init__(self, max_restarts: int) -> None:
+    def __init__(self, max_restarts: int, remedy: str = "All workers were started again") -> None:
+        """``remedy``: what is done about a lost worker, for messages."""
         if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 0:
             raise ValueError(f"max_restarts must be a whole number, 0 or more; got {max_restarts!r}")
-        self.max_restarts, self.restarts, self.replayed = max_restarts, 0, 0
+        self.max_restarts, self.restarts, self.replayed, self._remedy = max_restarts, 0, 0, remedy
         self.states: Mapping[str, UpdaterState] = {}
         """The states saved last."""
         self.faults: Mapping[str, str] = {}
         """By node: why its state cannot be saved; its optimizer begins anew after a loss."""
         self.ended = self._asked_after = self._saved_after = 0
         """Training streams that have ended: so far, when states were asked for last, and in the states saved last."""
+        self._kept_after: dict[str, int] = {}
+        """By node: likewise, in a state that is newer than those."""
         self._earlier: list[Answers] = []
         """The last answers of the workers of each earlier generation."""
         self._began = self._due = time.monotonic() + EVERY
@@ -71,14 +76,24 @@ class Recovery:
 
     def save(self, states: Mapping[str, UpdaterState], faults: Mapping[str, str] | None = None) -> None:
         """Keep these states of all nodes but those with ``faults``."""
-        now, self.states, self.faults = time.monotonic(), states, faults or {}
+        now, self.states, self.faults, self._kept_after = time.monotonic(), states, faults or {}, {}
         self._saved, self._took, self._saved_after = now, now - self._began, self._asked_after
         self._due = now + max(EVERY, self._took / _SHARE)
 
+    def keep(self, states: Mapping[str, UpdaterState], missed: Mapping[str, int]) -> None:
+        """Replace the states of some nodes by newer ones. ``missed``: by node, training streams whose end is not in
+        its state."""
+        self.states = {**self.states, **states}
+        self._kept_after |= {name: self.ended - missed[name] for name in states}
+
+    def epochs(self, nodes: Iterable[str]) -> dict[str, int]:
+        """Returns for each node the training streams that have ended since its state was saved."""
+        return {name: self.ended - self._kept_after.get(name, self._saved_after) for name in nodes}
+
     @property
-    def epochs(self) -> int:
-        """The training streams that have ended since the states were saved."""
-        return self.ended - self._saved_after
+    def generations(self) -> int:
+        """The number of generations of workers that have ended."""
+        return len(self._earlier)
 
     # -- a loss
 
@@ -93,8 +108,7 @@ class Recovery:
         self._due = time.monotonic() + EVERY
         again = f"{in_flight} instances in flight are computed again" if in_flight else "nothing was in flight"
         return (
-            f"worker '{worker}' {how}. All workers were started again (restart {self.restarts} of at most "
-            f"{self.max_restarts}); {again}"
+            f"worker '{worker}' {how}. {self._remedy} (restart {self.restarts} of at most {self.max_restarts}); {again}"
             + "".join(f"; node '{node}' begins with a new optimizer: {why}" for node, why in self.faults.items())
         )
 

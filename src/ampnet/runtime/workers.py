@@ -103,8 +103,8 @@ class Beginning:
     """The planner that workers before had, if each team has one worker."""
     waves: int = 0
     """Waves are numbered from this number on."""
-    epochs: int = 0
-    """Training streams that have ended since the states were saved."""
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """By node: training streams that have ended since its state was saved."""
 
     def give(self, node: Parameterised, version: int) -> None:
         """Give a node, which has a new optimizer, its state. ``version``: the one it had when the process forked."""
@@ -114,7 +114,7 @@ class Beginning:
         node.updater.version = max(version, node.updater.version)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of torch: a new optimizer has made no step
-            for _ in range(self.epochs):
+            for _ in range(self.epochs.get(node.name, 0)):
                 node.updater.end_epoch()
 
 

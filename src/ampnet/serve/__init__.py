@@ -9,7 +9,7 @@
 
     app        the ASGI application                      desk      requests to batches
     guard      hosts, rates, tokens                      openapi   the description, page: for people
-    body       bytes to instances and back               server    uvicorn in a thread
+    body       bytes to instances and back               server    uvicorn in a thread, connection: time limits
     form       the JSON form of an instance, from `fields`, those of its arguments
 
 Needs the extra ``serve`` (starlette, uvicorn), which is imported when a server is made. `docs/serve.md` is the manual.

@@ -17,9 +17,7 @@ from ampnet import Cluster, Stream, replicate
 from ampnet.errors import ClusterWarning, RestartWarning
 from ampnet.instance import Instance
 from ampnet.replicas.sync import Sync
-from tests.runtime.cluster.small import ADAM, depth, points
-
-WHOLE = {"first": 0, "middle": 1, "last": 0}
+from tests.runtime.cluster.small import ADAM, WHOLE, depth, points
 
 
 def meanwhile(instances: list[Instance], at: int, act: Any) -> Iterator[Instance]:

@@ -16,12 +16,11 @@ from ampnet.recipe import Recipe
 from ampnet.runtime.cluster.connection import Connection
 from ampnet.testing import assert_close
 from ampnet.testing.parted import random_hosts
-from tests.runtime.cluster.small import ADAM, Depth, depth, more_points_elsewhere, points
+from tests.runtime.cluster.small import ADAM, WHOLE, Depth, depth, listening, more_points_elsewhere, points
 from tests.runtime.test_processes import gradients, small
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 ray = pytest.importorskip("ray")
-WHOLE = {"first": 0, "middle": 1, "last": 0}
 
 
 def alive(pid: int) -> bool:
@@ -37,13 +36,6 @@ def nothing_is_left_behind(local_ray: Connection) -> Iterator[None]:
     groups = ray.util.placement_group_table().values()
     assert all(group["state"] == "REMOVED" for group in groups)
     assert listening() <= ports
-
-
-def listening() -> set[str]:
-    """The TCP ports that this process listens on."""
-    mine = {os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
-    rows = [line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/net/{file}").read_text().splitlines()[1:]]
-    return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
 
 
 def killing(instances: list[Instance], at: int, kill: object) -> Iterator[Instance]:

@@ -20,7 +20,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +37,7 @@ from ampnet.instance import Instance
 from ampnet.nodes.loss import Loss
 from ampnet.recipe import digest, unpacked
 from ampnet.replicas.group import Table
-from ampnet.runtime.cluster.assignment import Assignment, Generation, Refusal
+from ampnet.runtime.cluster.assignment import Assignment, Beat, Generation, Refusal
 from ampnet.runtime.cluster.data import check_same, fingerprints
 from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.parcel import inputs_of
@@ -45,7 +46,7 @@ from ampnet.runtime.teams import teams_of
 from ampnet.runtime.transport.keys import Keys
 from ampnet.runtime.transport.tcp import TcpEndpoint
 from ampnet.runtime.watch import BEAT, NODE, PULSE
-from ampnet.update.state import UpdaterState, restore_state, state_of
+from ampnet.update.state import UpdaterState, state_of
 
 T = TypeVar("T")
 
@@ -53,6 +54,14 @@ T = TypeVar("T")
 def versions() -> dict[str, str]:
     """Returns the versions that all machines must have."""
     return {"python": platform.python_version(), "torch": torch.__version__, "ampnet": __version__}
+
+
+def boot_of_this_machine() -> str:
+    """Returns a text that differs from machine to machine, and from start to start of one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return f"{uuid.getnode()}"
 
 
 class RemoteWorker:
@@ -67,10 +76,13 @@ class RemoteWorker:
         self._host: Host | None = None
         self._pulse = np.zeros(PULSE, dtype=np.int64)
         self._thread = 0
+        self._stopped = False
+        """Whether the generation is over, also if its loop has not begun."""
 
     def hello(self) -> dict[str, Any]:
-        """Returns where and what this process is."""
-        return {"pid": os.getpid(), "machine": socket.gethostname(), "clock": time.perf_counter()}
+        """Returns where and what this process is. Processes with one ``boot`` have one clock."""
+        now = time.perf_counter()
+        return {"pid": os.getpid(), "machine": socket.gethostname(), "boot": boot_of_this_machine(), "clock": now}
 
     def prepare(self, given: tuple[bytes, bytes]) -> Refusal | None:
         """Make the graph and the data; compare them with the controller's. ``given``: an `Assignment`, and further
@@ -100,15 +112,16 @@ class RemoteWorker:
             check_same(fingerprints(self._instances), told.fingerprints, socket.gethostname())
         self._instances += unpacked(further) if further else []
 
-    def open(self, keys: Keys, host: str | None) -> str | Refusal:
+    def open(self, keys: Keys, host: str | None, timings: Mapping[str, float]) -> str | Refusal:
         """Make the endpoint of the next generation, which others reach at ``host`` (None: this machine's address).
-        Returns its address."""
+        ``timings``: when it gives up connections. Returns its address."""
         if self._endpoint is not None:
             self._endpoint.close()
+        self._stopped = False
 
         def make() -> str:
             ray: Any = importlib.import_module("ray")
-            self._endpoint = TcpEndpoint(keys, host or ray.util.get_node_ip_address())
+            self._endpoint = TcpEndpoint(keys, host or ray.util.get_node_ip_address(), **timings)
             return self._endpoint.address
 
         return _refusing(make)
@@ -124,10 +137,11 @@ class RemoteWorker:
         assert endpoint is not None
         self._thread = threading.get_native_id()
         torch.set_num_threads(told.settings.threads)
-        endpoint.connect({party: at for party, at in given.addresses.items() if party != given.number})
+        endpoint.connect(given.addresses)
         try:
             self._begin(given)
             self._host = host = self._make_host(given)
+            host.over = self._stopped
             if told.on_worker is not None:
                 told.on_worker(host)
             with fewer_collections():  # forked workers inherit that
@@ -153,8 +167,8 @@ class RemoteWorker:
             for name, node in nodes.items():
                 if given.hosts[name] != given.number:
                     node.updater.leave()
-                elif name in given.states:
-                    restore_state(node.updater, given.states[name], name, pending=given.pending)
+                else:
+                    given.beginning.give(node, 0)
 
     def _make_host(self, given: Generation) -> Host:
         told, graph, wiring = self._told, self._graph, self._wiring
@@ -192,26 +206,30 @@ class RemoteWorker:
             shared=False,
         )
         host.rehearse([self._instances[place] for place in given.rehearsed], None)
+        host.player.first = given.beginning.waves
         return host
 
-    def beat(self) -> tuple[int, int, str]:
-        """Returns the number of steps of the loop, its processor time in ticks, and the node that it computes."""
-        host, at = self._host, int(self._pulse[NODE])
+    def beat(self) -> Beat:
+        """Returns what the loop of this worker does."""
+        host, at, endpoint = self._host, int(self._pulse[NODE]), self._endpoint
         names = [] if host is None else list(host.player.names)
         node = names[at] if 0 <= at < len(names) else ""
-        return int(self._pulse[BEAT]), _ticks(self._thread), str(node)
+        missing = () if endpoint is None else tuple(endpoint.unconnected())
+        return Beat(int(self._pulse[BEAT]), _ticks(self._thread), str(node), missing)
 
     def stop(self) -> None:
         """Leave the loop after the current step."""
+        self._stopped = True
         if self._host is not None:
             self._host.over = True
 
-    def states(self) -> dict[str, UpdaterState]:
-        """Returns the states of the nodes of this worker, weights included. Only when no loop runs."""
+    def states(self) -> tuple[dict[str, UpdaterState], int]:
+        """Returns the states of the nodes of this worker, weights included, and the number of training streams of this
+        generation that have ended for them. Only when no loop runs."""
         host, self._host = self._host, None
         if host is None:
-            return {}
-        return {node.name: state_of(node.updater, weights=True) for node in host.player.updates.trains}
+            return {}, 0
+        return {node.name: state_of(node.updater, weights=True) for node in host.player.updates.trains}, host.ended
 
 
 def _refusing(work: Callable[[], T]) -> T | Refusal:

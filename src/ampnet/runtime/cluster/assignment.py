@@ -12,8 +12,8 @@ new connections, and the states of their nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -22,10 +22,9 @@ from ampnet.recipe import MakesGraph
 from ampnet.runtime.cluster.data import MakesInstances
 from ampnet.runtime.host import Host
 from ampnet.runtime.transport.keys import Keys
-from ampnet.runtime.workers import WorkerSettings
+from ampnet.runtime.workers import Beginning, WorkerSettings
 from ampnet.state import Ints
 from ampnet.update.policy import Update
-from ampnet.update.state import UpdaterState
 
 
 class Wish:
@@ -74,17 +73,27 @@ class Generation:
     hosts: Mapping[str, int]
     """The worker of each node."""
     addresses: Mapping[int, str]
-    """Of all parties."""
+    """At which it reaches the other parties."""
     weights: Mapping[str, Sequence[Tensor]]
     """By node of this worker."""
-    states: Mapping[str, UpdaterState] = field(default_factory=dict)
-    """Optimizer states by node of this worker, without weights; none: optimizers start fresh."""
-    pending: bool = False
-    """Whether gradients that were not applied are part of the states."""
+    beginning: Beginning
+    """Optimizer states of the nodes of this worker, without weights; the number of the first wave."""
     rehearsed: Sequence[int] = ()
     """Places of instances to be planned before the worker serves."""
     offset: float = 0.0
     """Seconds to add to this machine's clock to get the controller's."""
+
+
+class Beat(NamedTuple):
+    """What the loop of a worker does."""
+
+    steps: int
+    ticks: int
+    """Its processor time; -1: unknown."""
+    node: str
+    """The node that it computes; empty: none."""
+    unconnected: tuple[int, ...]
+    """The parties that it has no connection to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,4 +106,4 @@ class Refusal:
     trace: str
 
 
-__all__ = ["Assignment", "Generation", "Keys", "Refusal", "Wish"]
+__all__ = ["Assignment", "Beat", "Generation", "Keys", "Refusal", "Wish"]

@@ -85,7 +85,7 @@ class Connection:
         try:
             self._join(address, common)
         except Exception as error:
-            raise AmpnetError(f"the Ray cluster at {address} cannot be joined: {_first(error)}") from error
+            raise AmpnetError(f"the Ray cluster at {address} cannot be joined: {first_line(error)}") from error
 
     def _join(self, address: str, common: dict[str, Any]) -> None:
         self.ray.init(address=address, **common)
@@ -153,6 +153,6 @@ def _check_reachable(address: str) -> None:
         ) from error
 
 
-def _first(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Returns the first line of an error's text."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

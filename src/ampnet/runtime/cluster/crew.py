@@ -3,8 +3,9 @@
     keeper thread   [1] every call of `serve` is still open?     its process has died if Ray ends the call
                     [2] every worker answers `beat`?             its machine is gone, cut off or stopped if not
                     [3] does it make steps, or use its processor?   it is stuck if not
+                    [4] are all connections there?               it is cut off if not (`ampnet.runtime.cluster.reach`)
 
-[1] is noticed within a fraction of a second if the process is killed, and when Ray gives up a machine. [2] and [3] are
+[1] is noticed within a fraction of a second if the process is killed, and when Ray gives up a machine. The others are
 checked once a second. A connection that breaks for less than ``silence`` seconds is no loss: frames are sent again.
 """
 
@@ -18,9 +19,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ampnet.instance import Instance
-from ampnet.runtime.cluster.assignment import Refusal
+from ampnet.runtime.cluster.assignment import Beat, Refusal
+from ampnet.runtime.cluster.reach import Reach
 from ampnet.runtime.cluster.seats import Seat
 from ampnet.runtime.crew import ALARM
+from ampnet.runtime.transport.tcp import TcpEndpoint
 from ampnet.runtime.watch import GAP, Lost
 
 _LOOK = 0.25
@@ -33,9 +36,15 @@ class ClusterCrew:
     """See the head of this file. Offers what `Crew` does."""
 
     def __init__(
-        self, ray: Any, seats: Sequence[Seat], calls: Sequence[Any], stuck_after: float | None, silence: float
+        self,
+        ray: Any,
+        seats: Sequence[Seat],
+        calls: Sequence[Any],
+        endpoint: TcpEndpoint,
+        stuck_after: float | None,
+        silence: float,
     ) -> None:
-        """``calls``: the open call of `serve` of each seat."""
+        """``calls``: the open call of `serve` of each seat. ``endpoint``: the controller's."""
         self.maker = os.getpid()
         self.seats, self.pids = seats, [seat.pid for seat in seats]
         self._ray, self._calls = ray, list(calls)
@@ -47,8 +56,9 @@ class ClusterCrew:
         now = time.monotonic()
         self._asked: dict[int, tuple[Any, float]] = {}
         """By worker: the question that it has not answered, and its time."""
-        self._steps = [(-1, -1, now)] * len(seats)
-        """By worker: its steps and processor time, and since when they have not changed."""
+        self._beats = [(Beat(-1, -1, "", ()), now)] * len(seats)
+        """By worker: what it did when it last did something else than before, and when it was asked that."""
+        self._reach, self._endpoint = Reach(len(seats)), endpoint
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="keeper")
         self._keeper.start()
@@ -117,36 +127,57 @@ class ClusterCrew:
             if worker not in self._asked:
                 self._asked[worker] = (seat.actor.beat.remote(), now)
             question, asked = self._asked[worker]
-            if self._ray.wait([question], timeout=0)[0]:
-                self._beat(worker, question, now, gap)
-                if now - asked >= _BEAT:
-                    del self._asked[worker]
+            if now - asked >= _BEAT and self._ray.wait([question], timeout=0)[0]:
+                del self._asked[worker]
+                lost = self._beat(worker, self._ray.get(question), now, gap)
+                if lost is not None:
+                    return lost
             elif gap:
                 self._asked[worker] = (question, now)
             elif now - asked > self._silence:  # [2]
                 return Lost(worker, f"on machine {seat.machine} has not answered for {self._silence:g} s")
-            _, _, since = self._steps[worker]
-            if self._stuck_after is not None and now - since > self._stuck_after and not gap:  # [3]
-                return Lost(worker, f"on machine {seat.machine} has made no step for {self._stuck_after:g} s{self._at}")
+        return self._cut_off(now, gap)
+
+    def _beat(self, worker: int, beat: Beat, now: float, gap: bool) -> Lost | None:
+        before, since = self._beats[worker]
+        if beat.steps == before.steps:
+            self._reach.busy(worker, now)
+        else:
+            self._reach.looked(worker, beat.unconnected, now)
+        if gap or (beat.steps, beat.ticks) != (before.steps, before.ticks):
+            self._beats[worker] = (beat, now)
+        elif self._stuck_after is not None and now - since > self._stuck_after:  # [3]
+            where = f", in node '{beat.node}'" if beat.node else ""
+            machine = self.seats[worker].machine
+            return Lost(worker, f"on machine {machine} has made no step for {self._stuck_after:g} s{where}")
         return None
 
-    _at = ""
-
-    def _beat(self, worker: int, question: Any, now: float, gap: bool) -> None:
-        steps, ticks, node = self._ray.get(question)
-        if gap or (steps, ticks) != self._steps[worker][:2]:
-            self._steps[worker] = (steps, ticks, now)
-        elif node:
-            self._at = f", in node '{node}'"
+    def _cut_off(self, now: float, gap: bool) -> Lost | None:
+        """Returns a worker that others cannot reach [4]."""
+        tended, controller = self._endpoint.tended, len(self.seats)
+        if gap or now - tended > _BEAT:  # it waits for the loader, or there is no run
+            self._reach.busy(controller, now)
+        else:
+            self._reach.looked(controller, self._endpoint.unconnected(), now)
+        found = self._reach.lost(now, self._silence)
+        if found is None:
+            return None
+        worker, other = found
+        name = "the controller" if other == controller else f"'worker{other}' on machine {self.seats[other].machine}"
+        machine = self.seats[worker].machine
+        return Lost(worker, f"on machine {machine} has had no connection to {name} for {self._silence:g} s")
 
     def _how(self, worker: int) -> str:
         """Returns how a worker ended, as text."""
         seat = self.seats[worker]
         try:
             found = self._ray.get(self._calls[worker])
-        except self._ray.exceptions.RayActorError as error:
-            machine_gone = "node" in str(error).lower() and "node has died" in str(error).lower()
-            why = "left the cluster with its machine" if machine_gone else f"died (process {seat.pid})"
+        except self._ray.exceptions.RayError as error:
+            text, why = str(error).lower(), f"died (process {seat.pid})"
+            if "node has died" in text:
+                why = "left the cluster with its machine"
+            elif "low on memory" in text:
+                why = "was ended by Ray: its machine is low on memory"
             return f"on machine {seat.machine} {why}"
         if isinstance(found, Refusal):
             return f"on machine {seat.machine} failed: {found.kind}: {found.text}"

@@ -35,6 +35,7 @@ from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.products import Precision
+from ampnet.nodes.transform import Parameterised
 from ampnet.placement import place
 from ampnet.recipe import digest, packed, recipe_of
 from ampnet.runtime.cluster.assignment import Assignment, Wish
@@ -42,7 +43,7 @@ from ampnet.runtime.cluster.connection import Connection, check_installed
 from ampnet.runtime.cluster.data import Loaded, MakesInstances, fingerprints
 from ampnet.runtime.cluster.seats import Seats
 from ampnet.runtime.cluster.workers import ClusterWorkers, SeatLost, answer_of
-from ampnet.runtime.distributed import Distributed
+from ampnet.runtime.distributed import WAVES, Distributed
 from ampnet.runtime.hired import Hired
 from ampnet.runtime.protocol import weights_note
 from ampnet.runtime.stats import RunStats
@@ -82,6 +83,7 @@ class Cluster(Distributed):
 
     kind = "cluster"
     shares_memory = False
+    remedy = "It is replaced if there is a processor for it"
 
     def __init__(
         self,
@@ -123,6 +125,8 @@ class Cluster(Distributed):
         """By node: likewise, for the parameters that all workers predict with."""
         self._fetched: dict[str, int] = {}
         """By node: the version of the weights that were fetched last."""
+        self._ended = 0
+        """Training streams that have ended in this generation."""
         self._vacant, self._joining, self._growing = time.monotonic() + _VACANT, False, False
         """When to look for a place for a missing worker, whether one is ready to be taken in, and whether it is now."""
         self.changes: list[str] = []
@@ -239,7 +243,7 @@ class Cluster(Distributed):
                     look=self._look,
                 )
                 self._stamp()
-                self._shown = {}
+                self._shown, self._ended = {}, 0
                 return made
             except SeatLost as error:
                 if attempt == _ATTEMPTS - 1:
@@ -279,9 +283,11 @@ class Cluster(Distributed):
     def _dismiss(self, *, lost: bool = False) -> None:
         there, self._there = self._there, None
         if there is not None:
-            states = there.end(lost=lost)
-            self._take({**self._recovery.states, **states})
-            self._recovery.states = {**self._recovery.states, **states}
+            assert isinstance(there, ClusterWorkers)
+            states, recovery = there.end(lost=lost), self._recovery
+            recovery.keep(states, {name: self._ended - there.ended[name] for name in states})
+            self._keep_changed()
+            self._take(recovery.states)
             self._set_versions()
 
     def _end(self, why: str, *, lost: bool = False) -> None:
@@ -327,13 +333,25 @@ class Cluster(Distributed):
         if self._there is not None and (frozen or self._answers.versions() != self._fetched):
             self._take(self._states())
 
+    def _changed(self) -> dict[str, Parameterised]:
+        """Returns the nodes whose weights were changed in this process and not sent."""
+        return {n: node for n, node in self.graph.parameterised().items() if self._written(n) != self._stamps[n]}
+
+    def _keep_changed(self) -> None:
+        """Put the weights that were changed in this process into the states that are kept for the next loss."""
+        recovery = self._recovery
+        for name, node in self._changed().items():
+            if (state := recovery.states.get(name)) is not None:
+                weights = {f"weight/{i}": weight.clone() for i, weight in enumerate(node.updater.weights)}
+                new = replace(state, tensors={**state.tensors, **weights})
+                recovery.keep({name: new}, recovery.epochs([name]))
+
     def _send_changed(self) -> None:
         """Send the weights that were changed in this process to their workers."""
-        post = self._workers.post
-        for name, node in self.graph.parameterised().items():
-            if self._written(name) != self._stamps[name]:
-                post.send(self.hosts[name], weights_note(node))
-                self._shown.pop(name, None)
+        self._keep_changed()
+        for name, node in self._changed().items():
+            self._workers.post.send(self.hosts[name], weights_note(node))
+            self._shown.pop(name, None)
         self._stamp()
 
     def show_all(self) -> None:
@@ -348,7 +366,7 @@ class Cluster(Distributed):
 
     def _equalise(self) -> None:
         if self._there is not None:
-            changed = any(self._written(name) != stamp for name, stamp in self._stamps.items())
+            changed = bool(self._changed())
             if self._equal and not changed:
                 return
             if not self._equal:
@@ -361,6 +379,7 @@ class Cluster(Distributed):
 
     def _start(self, streams: Iterable[Stream]) -> Iterable[Stream]:
         if self._there is not None and (self._joining or self._is_ready()):
+            self._send_changed()
             self._join()
         streams = super()._start(streams)
         if self._there is not None:
@@ -382,6 +401,7 @@ class Cluster(Distributed):
 
     def _flush(self) -> None:
         super()._flush()
+        self._ended += 1
         if not self._workers.post.saving and self._recovery.is_cheap():
             self._recovery.begin()
             self._workers.post.save(weights=True)
@@ -416,7 +436,8 @@ class Cluster(Distributed):
         self._recovery.regroup(self._ask())
         self._take(self._states())
         self._dismiss()
-        self._beginning = Beginning(again=True, states=self._recovery.states, pending=True)
+        waves = self._recovery.generations * WAVES
+        self._beginning = Beginning(again=True, states=self._recovery.states, pending=True, waves=waves)
         self._growing = True
         try:
             self._hire()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ampnet.errors import AmpnetError
-from ampnet.runtime.cluster.connection import Connection
+from ampnet.runtime.cluster.connection import Connection, first_line
 
 _NAP = 0.05
 """Seconds between two looks at what Ray has placed."""
@@ -32,6 +32,8 @@ _START = 120.0
 """Seconds that a process has to start."""
 _ENDING = 5.0
 """Seconds to wait for processes that were killed."""
+_QUESTIONS = 5
+"""How often a machine is asked for its clock."""
 
 
 @dataclass(slots=True)
@@ -131,16 +133,31 @@ class Seats:
             self._seats[place] = seat
             try:
                 ray.get(call, timeout=0)
-                before = time.perf_counter()
-                found = ray.get(seat.actor.hello.remote(), timeout=_START)
-                seat.offset = (before + time.perf_counter()) / 2 - found["clock"]
+                found, seat.offset = self._met(seat)
                 seat.pid, seat.machine = found["pid"], found["machine"]
                 new.append(seat)
             except ray.exceptions.RuntimeEnvSetupError as error:
                 raise AmpnetError(f"workers cannot be started with this runtime_env: {error}") from error
             except ray.exceptions.RayError as error:
-                self.drop(seat, f"a process could not be started: {error}")
+                self.drop(seat, f"a process could not be started: {first_line(error)}")
         return new
+
+    def _met(self, seat: Seat) -> tuple[dict[str, Any], float]:
+        """Returns where an actor is, and the offset of its clock: of several questions, by the one that was answered
+        soonest. (A log is ordered by time, so workers of this machine must have none.)"""
+        from ampnet.runtime.cluster.actor import boot_of_this_machine
+
+        ray, found = self.connection.ray, dict[str, Any]()
+        soonest, offset = float("inf"), 0.0
+        for _ in range(_QUESTIONS):
+            before = time.perf_counter()
+            found = ray.get(seat.actor.hello.remote(), timeout=_START)
+            took = time.perf_counter() - before
+            if found["boot"] == boot_of_this_machine():
+                return found, 0.0
+            if took < soonest:
+                soonest, offset = took, before + took / 2 - found["clock"]
+        return found, offset
 
     def _made(self, place: int) -> Seat:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

@@ -20,7 +20,9 @@ from ampnet.graph import Graph, Wiring
 from ampnet.plan.planner import Planner
 from ampnet.plan.team import Team
 from ampnet.runtime.cluster.assignment import Generation, Refusal
+from ampnet.runtime.cluster.connection import first_line
 from ampnet.runtime.cluster.crew import ClusterCrew
+from ampnet.runtime.cluster.reach import timings
 from ampnet.runtime.cluster.seats import Seat, Seats
 from ampnet.runtime.events import InOrder
 from ampnet.runtime.known import Known
@@ -74,10 +76,12 @@ class ClusterWorkers:
         self.seats, self._ray = seats, seats.connection.ray
         self._sitting = list(seats)
         self.prediction = prediction
+        self.ended: dict[str, int] = {}
+        """After `end`, by node: the training streams of this generation that had ended for it."""
         self.teams = teams_of(graph, wiring, hosts)
         count = len(self._sitting)
         assert count == settings.workers
-        self.endpoint = self._open(generation)  # [2]
+        self.endpoint = self._open(generation, timings(silence))  # [2]
         self.post = Post(self.endpoint, count, events, clock, hear, look)
         self.crew = self._begin(graph, hosts, beginning, rehearsed, settings, silence)  # [3]
         places = settings.places(len(self.teams))
@@ -95,20 +99,24 @@ class ClusterWorkers:
             predicts=True,
         )
 
-    def _open(self, generation: int) -> TcpEndpoint:
+    def _open(self, generation: int, when: Mapping[str, float]) -> TcpEndpoint:
         keys = make_keys(len(self._sitting) + 1, generation)
         here = self.seats.connection.host
         alone = self.seats.machines() == {here}
         bind = LOOPBACK if alone else None
-        calls = [seat.actor.open.remote(keys[i], bind) for i, seat in enumerate(self._sitting)]
+        calls = [seat.actor.open.remote(keys[i], bind, when) for i, seat in enumerate(self._sitting)]
         try:
             addresses = [answer_of(self._ray, seat, calls[i], _OPENING) for i, seat in enumerate(self._sitting)]
         finally:
             calls.clear()
-        endpoint = TcpEndpoint(keys[-1], LOOPBACK if alone else here)
+        endpoint = TcpEndpoint(keys[-1], LOOPBACK if alone else here, **when)
         self._addresses: dict[int, str] = {**dict(enumerate(addresses)), len(self._sitting): endpoint.address}
-        endpoint.connect(dict(enumerate(addresses)))
+        endpoint.connect(self._seen_by(len(self._sitting)))
         return endpoint
+
+    def _seen_by(self, party: int) -> dict[int, str]:
+        """Returns the addresses at which a party reaches the others."""
+        return {other: address for other, address in self._addresses.items() if other != party}
 
     def _begin(
         self,
@@ -127,15 +135,18 @@ class ClusterWorkers:
                 number,
                 len(self._sitting),
                 dict(hosts),
-                self._addresses,
+                self._seen_by(number),
                 {name: [weight.clone() for weight in nodes[name].updater.weights] for name in mine},
-                {name: without_weights(beginning.states[name]) for name in mine if name in beginning.states},
-                beginning.pending,
+                replace(
+                    beginning,
+                    states={n: without_weights(beginning.states[n]) for n in mine if n in beginning.states},
+                    epochs={n: beginning.epochs.get(n, 0) for n in mine},
+                ),
                 rehearsed,
                 seat.offset,
             )
             calls.append(seat.actor.serve.remote(given))
-        return ClusterCrew(self._ray, self._sitting, calls, settings.stuck_after, silence)
+        return ClusterCrew(self._ray, self._sitting, calls, self.endpoint, settings.stuck_after, silence)
 
     def end(self, *, lost: bool = False) -> dict[str, UpdaterState]:
         """End this generation. Returns the states of nodes on workers that are well; others lose their seats."""
@@ -154,7 +165,9 @@ class ClusterWorkers:
                 try:
                     if not self.crew.ended(number, _ENDING):
                         raise SeatLost
-                    states |= self._ray.get(seat.actor.states.remote(), timeout=_OPENING)
+                    found, ended = self._ray.get(seat.actor.states.remote(), timeout=_OPENING)
+                    states |= found
+                    self.ended |= dict.fromkeys(found, ended)
                 except Exception:  # it was lost as well
                     self.seats.drop(seat)
         self.crew.forget()
@@ -173,7 +186,7 @@ def answer_of(ray: Any, seat: Seat, call: Any, patience: float | None) -> Any:
     try:
         found = ray.get(call, timeout=patience)
     except ray.exceptions.RayError as error:
-        raise SeatLost(f"machine {seat.machine}: {error}") from error
+        raise SeatLost(f"machine {seat.machine}: {first_line(error)}") from error
     finally:
         del call
     if not isinstance(found, Refusal):

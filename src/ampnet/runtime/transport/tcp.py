@@ -308,6 +308,16 @@ class TcpEndpoint:
             if gone and not self._out[party].get(zmq.EVENTS) & zmq.POLLOUT:
                 self._connect_again(party)
 
+    @property
+    def tended(self) -> float:
+        """When this endpoint last looked at its connections, by `time.monotonic`. Any thread may ask."""
+        return self._tended
+
+    def unconnected(self) -> list[int]:
+        """Returns the parties without a connection from here, as of the last look at it. Any thread may ask. A party
+        that computes for long and looks at nothing has no new connections either."""
+        return [party for party, alive in self._alive.items() if not alive]
+
     def silent(self, seconds: float = 0.0) -> dict[int, float]:
         """Returns the parties without a sign of life for more than ``seconds`` seconds, and for how long.
 
