@@ -4,7 +4,7 @@
     [workers are started again, or a checkpoint is resumed: 7 and 8 are computed again]
     afterwards       report of loss "mood": instances 8 7 9 7         only that of 9 is counted
 
-Recording a report appends one entry to a list; entries of retired instances are removed from time to time.
+Recording a report appends one entry to a list; reports of retired instances are removed from time to time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Container, Mapping
 
 _LEAST = 4096
-"""Up to this number of messages, entries of retired instances are kept."""
+"""Up to this number of messages, reports of retired instances are kept."""
 
 
 class Told:
@@ -25,13 +25,13 @@ class Told:
         self._before: dict[tuple[int, str], int] = {}
         """(instance, loss): messages that were counted before the instance was pumped for the last time."""
 
-    def add(self, loss: str, numbers: list[int], in_flight: Container[int]) -> None:
+    def add(self, loss: str, numbers: list[int], in_flight: Mapping[int, object]) -> None:
         """Record a report: for each message, the number of its instance."""
         self._reports.append((loss, numbers))
         self._size += len(numbers)
         if self._size > self._limit:
-            self._reports = [(loss, [n for n in some if n in in_flight]) for loss, some in self._reports]
-            self._reports = [(loss, some) for loss, some in self._reports if some]
+            gone = in_flight.keys().isdisjoint
+            self._reports = [(loss, some) for loss, some in self._reports if not gone(some)]
             self._size = sum(len(some) for _, some in self._reports)
             self._limit = max(_LEAST, 2 * self._size)
 

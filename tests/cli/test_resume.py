@@ -101,7 +101,9 @@ def test_settings_hold_unless_given_again(tmp_path: Path, capsys: pytest.Capture
     assert len(Checkpoints(tmp_path / "run").numbers()) == 2
     capsys.readouterr()
     assert main(plain) == 0
-    assert f"the run in {tmp_path / 'run'} is finished, after 4 epochs" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"the run in {tmp_path / 'run'} is finished, after 4 epochs" in out
+    assert "staleness" not in out  # nothing was computed
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main([*plain, "--max-active-keys", "9", "--epochs", "5"]) == 0

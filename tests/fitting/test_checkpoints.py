@@ -34,6 +34,7 @@ from ampnet.checkpoint import Checkpoints, Loaded
 from ampnet.errors import CallbackError, CheckpointWarning, DataError, RestartWarning, WorkerDied
 from ampnet.events.log import EventLog
 from ampnet.fitting import Run
+from ampnet.fitting.records import Resumed
 from ampnet.instance import StreamStats
 from ampnet.interval import Interval
 from tests.fitting import joined
@@ -259,7 +260,7 @@ def test_a_target_that_was_reached(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training goes on, it is said once, and the last good checkpoint stays."""
+    """Training goes on, it is said once and again at the end, and the last good checkpoint stays."""
     write, calls = os.write, 0
 
     def full(descriptor: int, data: Any) -> int:
@@ -270,11 +271,11 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return write(descriptor, data)
 
     monkeypatch.setattr("ampnet.checkpoint.folder.os.write", full)
-    with inline(ADAM) as runtime, pytest.warns(CheckpointWarning, match="No space left.*Training goes on") as said:
+    with inline(ADAM) as runtime, pytest.warns(CheckpointWarning, match="No space left") as said:
         result = train(runtime, tmp_path, epochs=2)
     monkeypatch.undo()
     assert result.epochs == 2
-    assert len(said) == 1
+    assert ["Training goes on" in str(one.message) for one in said] == [True, False]
     assert Checkpoints(tmp_path).numbers() == [1, 2]
     with inline(ADAM) as runtime:
         again = train(runtime, tmp_path, epochs=2, resume=True)
@@ -384,6 +385,20 @@ def test_callbacks_are_found_by_class_and_order(tmp_path: Path) -> None:
     ):
         train(runtime, tmp_path, callbacks=[one, two], resume=True)
     assert one.epochs == two.epochs == [1, 2, 3]  # on_epoch_begin was not called again for epoch 2
+
+
+def test_a_path_is_not_a_checkpoint(tmp_path: Path) -> None:
+    with inline(ADAM) as runtime, pytest.raises(TypeError, match=r"is a path; write checkpoint=ampnet.Checkpoint\('"):
+        fit(runtime, train=TRAIN, epochs=1, checkpoint=str(tmp_path))  # type: ignore[arg-type]
+
+
+def test_the_words_of_a_resume() -> None:
+    path = Path("run/checkpoint-000002")
+    within = Resumed(path, 0, "train 1", 1000, 0.0, 1, False)
+    assert str(within) == f"resumed from {path}, after 1,000 instances of 'train 1'"
+    later = Resumed(path, 1, "train 2", 50, 0.0, 1, False)
+    assert str(later) == f"resumed from {path}, after 1 epoch and 50 instances of 'train 2'"
+    assert str(Resumed(path, 0, None, 0, 0.0, 1, False)) == f"resumed from {path}, after 0 epochs"
 
 
 def test_a_state_that_cannot_be_kept(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from ampnet import Inline, Seq, serve
 from ampnet.serve.body import Refused
-from ampnet.serve.guard import CLIENTS, Guard, find_token, is_loopback
+from ampnet.serve.guard import CLIENTS, RequestGuard, find_token, is_loopback
 from ampnet.serve.serving import Serving
 from tests.serve.asking import ask, asked, post, reader, served, update
 
@@ -200,7 +200,7 @@ def test_hosts_of_other_names_are_refused(serving: Serving) -> None:
 
 def test_rates_are_counted_for_each_client() -> None:
     now = 0.0
-    guard = Guard(names=None, rate=2.0, clock=lambda: now)
+    guard = RequestGuard(names=None, rate=2.0, clock=lambda: now)
     for _ in range(4):
         guard.check("/", "10.0.0.1", [], None)
     with pytest.raises(Refused) as refused:
@@ -222,7 +222,7 @@ def test_rates_are_counted_for_each_client() -> None:
 def test_a_token_is_needed_and_compared_whole() -> None:
     secret = "s" * 20
     with served() as made:
-        made.app.guard = Guard(token=secret)
+        made.app.guard = RequestGuard(token=secret)
         basic = base64.b64encode(f"me:{secret}".encode()).decode()
         tried = [
             (None, 401),

@@ -48,4 +48,6 @@ class FolderLock:
         """Let others write."""
         if os.getpid() == self._owner and self._descriptor in _held:
             _held.discard(self._descriptor)
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)

@@ -39,7 +39,7 @@ TEXTS = ("ampnet", "kind", "time", "torch")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """A file of a checkpoint."""
 
     size: int
@@ -55,7 +55,7 @@ class Manifest:
     """When it was written, in ISO 8601."""
     torch: str
     """The version of torch that wrote it."""
-    files: Mapping[str, Entry]
+    files: Mapping[str, FileEntry]
     ampnet: str = __version__
 
     def render(self) -> bytes:
@@ -72,9 +72,9 @@ class Manifest:
         return _text(fields | {"digest": hashlib.sha256(_text(fields)).hexdigest()})
 
 
-def entry(data: bytes) -> Entry:
+def entry(data: bytes) -> FileEntry:
     """Returns the entry of a file with these bytes."""
-    return Entry(len(data), hashlib.sha256(data).hexdigest())
+    return FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -114,7 +114,7 @@ def _checked(found: Mapping[str, Any], path: Path) -> Manifest:
         size, sha256 = (one.get("size"), one.get("sha256")) if isinstance(one, dict) else (None, None)
         if type(size) is not int or size < 0 or not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
             raise CheckpointError(f"{path}: damaged: size or sha256 of {name}")
-        entries[name] = Entry(size, sha256)
+        entries[name] = FileEntry(size, sha256)
     return Manifest(number, found["time"], found["torch"], entries, found["ampnet"])
 
 

@@ -48,8 +48,14 @@ FREE = frozenset(
     )
 )
 """The settings that a resumed run may have different."""
-KEPT = ("patience", "data_dir", "checkpoint_every", "checkpoint_keep", "checkpoint_at")
-"""Other options that hold for a resumed run unless they are given again."""
+KEPT: dict[str, Any] = {
+    "patience": int | None,
+    "data_dir": str | None,
+    "checkpoint_every": str,
+    "checkpoint_keep": int,
+    "checkpoint_at": str,
+}
+"""Other options that hold for a resumed run unless they are given again, with the types of their values."""
 
 
 def add_options(parser: Any) -> None:
@@ -136,12 +142,12 @@ def merge(args: argparse.Namespace, workload: Workload[Any]) -> None:
         args.parser.error(
             f"--resume: the run in {args.checkpoint_dir} is of {about.get('workload')}, not of {workload.name}"
         )
-    stored = about["training"]
+    stored = _checked(args, workload, about)
     for item in fields(workload.settings):
         name = item.name
         if name not in stored:
             continue
-        now, then = getattr(args, name), _back(name, stored[name])
+        now, then = getattr(args, name), stored[name]
         if name in ("update_after", "rate_of"):
             now = {**getattr(workload.settings(), name), **now}
         if name not in args.given:
@@ -156,13 +162,27 @@ def merge(args: argparse.Namespace, workload: Workload[Any]) -> None:
             setattr(args, name, Path(about[name]) if name == "data_dir" else about[name])
 
 
+def _checked(args: argparse.Namespace, workload: Workload[Any], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings in the checkpoint. Raises `UsageError` if any does not have its type."""
+    from ampnet.experiments.checked import checked, converted
+
+    try:
+        for name, hint in KEPT.items():
+            converted(hint, about.get(name))
+        found = checked(workload.settings, about.get("training"))
+    except ValueError as error:
+        args.parser.error(f"--resume: the checkpoint in {args.checkpoint_dir} cannot be continued: {error}")
+    return {name: getattr(found, name) for name in about["training"]}
+
+
 def _latest(folder: Path) -> Mapping[str, Any] | None:
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are given when it is read to be used
         found = _checkpoints(folder).latest()
-    return None if found is None else found.data.get("about", {})
+    about = None if found is None else found.data.get("about", {})
+    return about if about is None or isinstance(about, dict) else {}
 
 
 def _checkpoints(folder: Path) -> Checkpoints:
@@ -210,10 +230,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _back(name: str, value: Any) -> Any:
-    return tuple(value) if name == "replicate" and isinstance(value, list) else value
 
 
 def _shown(value: Any) -> str:

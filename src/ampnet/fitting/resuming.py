@@ -1,6 +1,6 @@
 """Resuming: find the checkpoint to continue from, and refuse one that is of another run.
 
-    settings ──┬── fixed   model, lengths and samples of the data, seeds, optimizers, and what the caller adds: must be equal
+    settings ──┬── fixed   model, lengths and samples of the data, seeds, optimizers, what the caller adds: must be equal
                └── free    runtime, workers, places, waves, barrier, versions: may differ, and a warning says so
 
 `epochs`, `target` and the callbacks may differ without a word.
@@ -27,6 +27,7 @@ from ampnet.fitting.checkpointing import Checkpoint
 from ampnet.fitting.sources import length_of
 
 KIND, VERSION = "fit", 1
+FINGERPRINT = "fingerprint"
 SHOWN = 4
 """The number of differences in an error."""
 
@@ -95,7 +96,9 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
 def find(checkpoint: Checkpoint | None, resume: bool | str | Path) -> Loaded | None:
     """Returns the checkpoint to continue from; None: start afresh."""
     if isinstance(checkpoint, str | Path):
-        raise TypeError(f"checkpoint={str(checkpoint)!r} is a path; write checkpoint=ampnet.Checkpoint({str(checkpoint)!r})")
+        raise TypeError(
+            f"checkpoint={str(checkpoint)!r} is a path; write checkpoint=ampnet.Checkpoint({str(checkpoint)!r})"
+        )
     if resume is False or resume is None:
         if checkpoint is not None and (numbers := Checkpoints(Path(checkpoint.folder)).numbers()):
             raise CheckpointError(

@@ -353,7 +353,7 @@ class Distributed(Runtime):
             recovery.begin()
             post.save(weights=not self.shares_memory)
         post.turn()
-        if post.states is not recovery.states and post.states:
+        if post.states is not recovery.states and (post.states or post.faults):
             recovery.save(post.states, post.faults)
         if time.monotonic() - post.heard > _QUIET:
             heard = post.heard = time.monotonic()

@@ -36,7 +36,7 @@ from ampnet.serve import openapi
 from ampnet.serve.body import Refused, answered, dumped, instances_of
 from ampnet.serve.desk import Busy, Closed, Desk, Faulty
 from ampnet.serve.form import Form
-from ampnet.serve.guard import Guard
+from ampnet.serve.guard import RequestGuard
 from ampnet.serve.page import page
 
 LARGE = 1 << 16
@@ -62,7 +62,7 @@ class App:
         self,
         form: Form,
         desk: Desk,
-        guard: Guard,
+        guard: RequestGuard,
         *,
         name: str,
         about: str = "",

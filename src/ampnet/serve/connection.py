@@ -1,4 +1,4 @@
-"""Connection: uvicorn's connection, closed when its client is too slow.
+"""TimedConnection: uvicorn's connection, closed when its client is too slow.
 
     accepted ── head of a request ──┬── body, prediction ── response ──┬── head of the next ...
     └──────── at most PATIENT ──────┘   (time of a request: `Limits`)  └──────── at most PATIENT
@@ -18,7 +18,7 @@ PATIENT = 10.0
 """Seconds that a client may take; see the head of this file."""
 
 
-class Connection(H11Protocol):
+class TimedConnection(H11Protocol):
     """A connection of HTTP/1.1 with time limits."""
 
     _waits: asyncio.TimerHandle | None = None

@@ -47,7 +47,7 @@ class Faulty(Exception):
         self.number = number
 
 
-class Player(Protocol):
+class Predictor(Protocol):
     """Computes predictions."""
 
     graph: Prediction
@@ -139,7 +139,7 @@ class Desk:
                     count += len(ticket.instances)
         return out
 
-    def play(self, player: Player) -> None:
+    def play(self, player: Predictor) -> None:
         """Play the next batch, if any. Raises only what no request has caused: `WorkerDied`, Ctrl-C."""
         tickets = self._take()
         todo = [(ticket, number) for ticket in tickets for number in range(len(ticket.instances))]
@@ -160,7 +160,7 @@ class Desk:
 
     def _play(
         self,
-        player: Player,
+        player: Predictor,
         todo: Sequence[tuple[Ticket, int]],
         results: dict[tuple[Ticket, int], Any],
         faults: dict[Ticket, Faulty],

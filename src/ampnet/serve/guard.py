@@ -1,4 +1,4 @@
-"""Guard: who may ask, and how often; decided before a request is read.
+"""RequestGuard: who may ask, and how often; decided before a request is read.
 
     Host header      on a loopback address, only names of this machine: a page of another site whose domain resolves to
                      127.0.0.1 (DNS rebinding) carries that domain here, and gets 403
@@ -38,7 +38,7 @@ OPEN = ("/healthz",)
 """Paths that need no token."""
 
 
-class Guard:
+class RequestGuard:
     """Checks requests before they are read. See the head of this file."""
 
     def __init__(

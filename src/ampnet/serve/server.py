@@ -28,14 +28,14 @@ class Server:
     def __init__(self, app: Any, host: str, port: int) -> None:
         """``app``: the ASGI application. ``port`` 0: any that is free."""
         uvicorn = import_uvicorn()
-        from ampnet.serve.connection import Connection
+        from ampnet.serve.connection import TimedConnection
 
         self._socket = bound(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the terminal belongs to the run
         config = uvicorn.Config(
             app,
-            http=Connection,
+            http=TimedConnection,
             ws="none",
             lifespan="off",
             loop="asyncio",

@@ -21,9 +21,9 @@ from ampnet.lang.prediction import Prediction
 from ampnet.runtime.beside import Beside
 from ampnet.runtime.runtime import Runtime
 from ampnet.serve.app import App, Limits
-from ampnet.serve.desk import Desk, Player
+from ampnet.serve.desk import Desk, Predictor
 from ampnet.serve.form import LIMIT, Form, Tell
-from ampnet.serve.guard import Guard, find_token, is_loopback, names_of
+from ampnet.serve.guard import RequestGuard, find_token, is_loopback, names_of
 from ampnet.serve.server import Server
 
 REST = 0.2
@@ -85,7 +85,7 @@ class Serving(Callback):
     def __init__(
         self,
         desk: Desk,
-        player: Player,
+        player: Predictor,
         *,
         port: int | None = 0,
         host: str = "127.0.0.1",
@@ -110,7 +110,7 @@ class Serving(Callback):
             form = Form(player.graph, limit=max_elements, tell=tell, told=told)
             player.predict([form.read(form.shown())[0]])  # plans it, and shows faults before anybody asks
             token, self.token_file = find_token(token_file, not is_loopback(host))
-            guard = Guard(names=names_of(host), token=token, rate=rate)
+            guard = RequestGuard(names=names_of(host), token=token, rate=rate)
             self.app = App(
                 form,
                 desk,

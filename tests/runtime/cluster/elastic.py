@@ -15,6 +15,8 @@ from ray.cluster_utils import Cluster as Raylets
 
 from ampnet import Cluster, Stream, replicate
 from ampnet.errors import ClusterWarning, RestartWarning
+from ampnet.events.check import assert_kept
+from ampnet.events.log import Event, Wave
 from ampnet.instance import Instance
 from ampnet.replicas.sync import Sync
 from tests.runtime.cluster.small import ADAM, WHOLE, depth, points
@@ -34,6 +36,8 @@ def goes_on_with_fewer_machines_and_takes_in_a_new_one(raylets: Raylets, replica
         replicate(graph, None, replicas, sync=Sync("updates", 2))
     else:
         settings["affinity"] = WHOLE
+    events: list[Event] = []
+    settings["listeners"] = [events.append]
     with Cluster(graph, address=raylets.address, workers=2, data=points, **settings) as runtime:
         losses = [runtime.train(runtime.instances).loss]
 
@@ -62,6 +66,9 @@ def goes_on_with_fewer_machines_and_takes_in_a_new_one(raylets: Raylets, replica
         assert (found.workers, found.restarts, len(found.changes)) == (2, 1, 2)
         assert not runtime.held()
     assert losses[-1] < losses[0]
+    waves = [(event.worker, event.wave) for event in events if isinstance(event, Wave)]
+    assert len(waves) == len(set(waves))
+    assert_kept(events)
 
 
 def main() -> None:
