@@ -35,6 +35,11 @@ def test_an_epoch_in_a_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == LINE + "\n"
 
 
+def test_a_small_loss_is_not_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    make_display(FACTS).epoch(EpochRecord(3, 0.3, {}, 2.34e-5, {"accuracy": 0.9}, 31_204.4, 92_110.0, 13.0))
+    assert "  loss 2.3e-05  " in capsys.readouterr().out
+
+
 def test_without_validation_the_trainings_numbers_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     make_display(FACTS).epoch(EpochRecord(10, 0.3, {"accuracy": 0.9}, None, {}, 31_204.4, None, 13.0))
     assert (

@@ -144,3 +144,17 @@ def test_a_failed_run_names_its_checkpoint(tmp_path: Path, capsys: pytest.Captur
     assert main([*SMALL, *options]) == 1
     out = capsys.readouterr().out
     assert f"the last checkpoint is {tmp_path / 'run'}/checkpoint-" in out or "checkpoint: " not in out
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("training", 7), ("training", {"hidden": "wide"}), ("checkpoint_every", [1]), ("patience", "x"), ("data_dir", 3)],
+)
+def test_a_forged_checkpoint_is_a_usage_error(
+    name: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {"workload": "list-reduction", "training": {}, "checkpoint_every": "4", "checkpoint_keep": 3}
+    about |= {"checkpoint_at": "drained", name: value}
+    Checkpoints(tmp_path).write(1, {}, {"about": about})
+    assert main([*SMALL, "--checkpoint-dir", str(tmp_path), "--resume"]) == 2
+    assert "cannot be continued" in capsys.readouterr().err

@@ -293,6 +293,8 @@ def test_a_file_that_is_no_model(trained: Trained, tmp_path: Path, capsys: pytes
             assert error.count("\n") == 1
     assert main(["evaluate", str(tmp_path / "none.safetensors")]) == 2
     assert "there is no file" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert f"{tmp_path} is a folder; give a file" in capsys.readouterr().err
 
 
 def test_another_edition_of_the_data(

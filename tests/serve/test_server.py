@@ -157,6 +157,7 @@ def test_serve_a_checkpoint_until_a_signal(trained: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
+        assert process.stdout.readline().startswith(f"checkpoint: {trained / 'run'}/checkpoint-")
         address = process.stdout.readline().split()[-1]
         status, answer = sent(address, body='{"instances": ["range 3 7 1", {"tokens": [11, 3, 4]}]}')
         assert status == 200

@@ -63,7 +63,10 @@ def add_options(parser: Any) -> None:
     group = parser.add_argument_group("checkpoints")
     folder = "write checkpoints of the run to DIR, from which --resume continues it (default: none)"
     group.add_argument("--checkpoint-dir", type=_folder, metavar="DIR", help=folder)
-    every = "time between two checkpoints, like 30s, 5m or 1epoch; a number counts training instances (of a workload with --bucket: buckets)"
+    every = (
+        "time between two checkpoints, like 30s, 5m or 1epoch; a number counts training instances (of a workload with "
+        "--bucket: buckets)"
+    )
     group.add_argument(
         "--checkpoint-every", type=_interval, default="1epoch", metavar="TIME|N", help=f"{every} (default: 1epoch)"
     )

@@ -290,11 +290,12 @@ class Epoch(Event):
 
 @dataclass(frozen=True, slots=True)
 class Restart(Event):
-    """A worker was lost, and workers were started again. Instances in flight are computed again; waves that had
-    begun, and gradients that were not applied, are gone."""
+    """Workers were started again: one was lost, or has joined. Instances in flight are computed again; waves that had
+    begun are gone, and after a loss gradients that were not applied."""
 
     worker: str
     how: str
+    """How it was lost; or "joined"."""
     instances: tuple[int, ...]
     """Those in flight."""
 

@@ -1,6 +1,6 @@
 """Resuming: find the checkpoint to continue from, and refuse one that is of another run.
 
-    settings ──┬── fixed   model, lengths and samples of the data, seeds, optimizers, what the caller adds: must be equal
+    settings ──┬── fixed   model, lengths and samples of data, seeds, optimizers, what the caller adds: must be equal
                └── free    runtime, workers, places, waves, barrier, versions: may differ, and a warning says so
 
 `epochs`, `target` and the callbacks may differ without a word.

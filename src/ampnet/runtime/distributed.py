@@ -349,12 +349,12 @@ class Distributed(Runtime):
         post = there.post
         if there.crew.lost is not None:  # found by its keeper, while others keep the controller busy
             self._lose(there.crew.lost)
+        if post.states is not recovery.states and (post.states or post.faults):
+            recovery.save(post.states, post.faults, post.saved)
         if recovery.is_due() and not post.saving and not self.controller.holding:
             recovery.begin()
             post.save(weights=not self.shares_memory)
         post.turn()
-        if post.states is not recovery.states and (post.states or post.faults):
-            recovery.save(post.states, post.faults)
         if time.monotonic() - post.heard > _QUIET:
             heard = post.heard = time.monotonic()
             before = self._answers
@@ -434,7 +434,7 @@ class Distributed(Runtime):
 
     def _recover(self, lost: Lost) -> None:
         """Start the workers again after a loss, and have the instances in flight computed again."""
-        flying = tuple(self._active.controller.in_flight)
+        flying, name = tuple(self._active.controller.in_flight), self.names[lost.worker]
         words = self._fail(lost)
         with children.undisturbed():
             self._events.release(now := self.clock())
@@ -453,7 +453,7 @@ class Distributed(Runtime):
         if self.controller.holding:
             self.controller.release()
         if self._announce.wants(Restart):
-            self._announce(Restart(now, self.names[lost.worker], lost.how, flying))
+            self._announce(Restart(now, name, lost.how, flying))
         self._active.controller.replay()
         warnings.warn(words, RestartWarning, stacklevel=2)
 

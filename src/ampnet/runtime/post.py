@@ -57,6 +57,8 @@ class Post:
         """The states of all nodes with parameters; empty before the first SAVE is answered."""
         self.faults: dict[str, str] = {}
         """By node: why it is not among the states."""
+        self.saved = 0.0
+        """The time when the last answer to the SAVE arrived."""
         self._saving: tuple[int, set[int], dict[str, UpdaterState], dict[str, str]] | None = None
         """The last SAVE: its token, the workers that have not answered yet, and the states and faults received."""
         self._showing: tuple[int, float, set[int]] | None = None
@@ -161,6 +163,7 @@ class Post:
         missing.discard(worker)
         if not missing:
             self.states, self.faults, self._saving = states, faults, None
+            self.saved = time.monotonic()
 
     def await_states(self) -> dict[str, UpdaterState]:
         """Wait until all workers have answered the last SAVE; returns the states. Raises `CheckpointError` if a state

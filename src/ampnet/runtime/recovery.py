@@ -74,9 +74,12 @@ class Recovery:
         self._began, self._asked_after = time.monotonic(), self.ended
         self._due = self._began + EVERY
 
-    def save(self, states: Mapping[str, UpdaterState], faults: Mapping[str, str] | None = None) -> None:
-        """Keep these states of all nodes but those with ``faults``."""
-        now, self.states, self.faults, self._kept_after = time.monotonic(), states, faults or {}, {}
+    def save(
+        self, states: Mapping[str, UpdaterState], faults: Mapping[str, str] | None = None, at: float | None = None
+    ) -> None:
+        """Keep these states of all nodes but those with ``faults``. ``at``: when they arrived; None: now."""
+        self.states, self.faults, self._kept_after = states, faults or {}, {}
+        now = time.monotonic() if at is None else at
         self._saved, self._took, self._saved_after = now, now - self._began, self._asked_after
         self._due = now + max(EVERY, self._took / _SHARE)
 

@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ from ampnet.recipe import digest, unpacked
 from ampnet.replicas.group import Table
 from ampnet.runtime.cluster.assignment import Assignment, Beat, Generation, Refusal
 from ampnet.runtime.cluster.data import check_same, fingerprints
+from ampnet.runtime.cluster.reach import Timings
 from ampnet.runtime.host import Host, make_quiet
 from ampnet.runtime.parcel import inputs_of
 from ampnet.runtime.runtime import fewer_collections
@@ -112,7 +113,7 @@ class RemoteWorker:
             check_same(fingerprints(self._instances), told.fingerprints, socket.gethostname())
         self._instances += unpacked(further) if further else []
 
-    def open(self, keys: Keys, host: str | None, timings: Mapping[str, float]) -> str | Refusal:
+    def open(self, keys: Keys, host: str | None, timings: Timings) -> str | Refusal:
         """Make the endpoint of the next generation, which others reach at ``host`` (None: this machine's address).
         ``timings``: when it gives up connections. Returns its address."""
         if self._endpoint is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TypedDict
 
 from ampnet.runtime.transport.tcp import BEAT, DEAD
 
@@ -21,9 +22,17 @@ Pair = tuple[int, int]
 """A party, and another one to which it has no connection."""
 
 
-def timings(silence: float) -> dict[str, float]:
-    """Returns the settings of a `TcpEndpoint`: a dead connection is noticed, and made again, well before ``silence``
-    seconds have passed."""
+class Timings(TypedDict):
+    """Settings of a `TcpEndpoint`, in seconds."""
+
+    beat: float
+    dead: float
+    probe: float
+
+
+def timings(silence: float) -> Timings:
+    """Returns the settings of endpoints: a dead connection is noticed, and made again, well before ``silence`` seconds
+    have passed."""
     dead = min(DEAD, silence / 6)
     beat = min(BEAT, dead / 5)
     return {"beat": beat, "dead": dead, "probe": beat}
@@ -38,10 +47,9 @@ class Reach:
 
     def looked(self, party: int, unconnected: Iterable[int], now: float) -> None:
         """A party has looked at its connections: it has none to these."""
-        missing = {(party, other) for other in unconnected}
-        self._since = {pair: since for pair, since in self._since.items() if pair[0] != party or pair in missing} | {
-            pair: now for pair in missing if pair not in self._since
-        }
+        before = self._since
+        self._since = {pair: since for pair, since in before.items() if pair[0] != party}
+        self._since |= {(party, other): before.get((party, other), now) for other in unconnected}
 
     def busy(self, party: int, now: float) -> None:
         """A party has not looked since the last time: what is missing to or from it counts from now on."""

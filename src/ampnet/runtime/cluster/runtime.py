@@ -30,7 +30,7 @@ from typing import Any, Literal
 import torch
 
 from ampnet.errors import AmpnetError, ClusterWarning, GraphError, WorkerDied
-from ampnet.events.log import Listener
+from ampnet.events.log import Listener, Restart
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
 from ampnet.nodes.loss import Loss
@@ -436,6 +436,7 @@ class Cluster(Distributed):
         self._recovery.regroup(self._ask())
         self._take(self._states())
         self._dismiss()
+        self._events.release(now := self.clock())
         waves = self._recovery.generations * WAVES
         self._beginning = Beginning(again=True, states=self._recovery.states, pending=True, waves=waves)
         self._growing = True
@@ -443,6 +444,8 @@ class Cluster(Distributed):
             self._hire()
         finally:
             self._growing = False
+        if self._announce.wants(Restart):
+            self._announce(Restart(now, self.names[-1], "joined", ()))
 
     def stats(self) -> RunStats:
         return replace(super().stats(), workers=len(self.names), changes=tuple(self.changes))

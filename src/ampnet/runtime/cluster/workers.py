@@ -22,7 +22,7 @@ from ampnet.plan.team import Team
 from ampnet.runtime.cluster.assignment import Generation, Refusal
 from ampnet.runtime.cluster.connection import first_line
 from ampnet.runtime.cluster.crew import ClusterCrew
-from ampnet.runtime.cluster.reach import timings
+from ampnet.runtime.cluster.reach import Timings, timings
 from ampnet.runtime.cluster.seats import Seat, Seats
 from ampnet.runtime.events import InOrder
 from ampnet.runtime.known import Known
@@ -99,7 +99,7 @@ class ClusterWorkers:
             predicts=True,
         )
 
-    def _open(self, generation: int, when: Mapping[str, float]) -> TcpEndpoint:
+    def _open(self, generation: int, when: Timings) -> TcpEndpoint:
         keys = make_keys(len(self._sitting) + 1, generation)
         here = self.seats.connection.host
         alone = self.seats.machines() == {here}
