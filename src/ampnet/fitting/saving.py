@@ -72,7 +72,7 @@ class Saver:
     def _last_one(self) -> None:
         """Write what survives the loss of workers; not while replicas are synchronised: positions are unknown then."""
         if not self.runtime.controller.holding:
-            self.write()
+            self.write(final=True)
 
     @property
     def _seconds(self) -> float:
