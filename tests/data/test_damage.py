@@ -130,6 +130,9 @@ CASES = {
     "text, a number missing": Case(
         "babi15-en", TEXT, text(STORY.replace("\n5 ", "\n6 ")), "line 5: it begins with '6'"
     ),
+    "text, a number of 5000 digits": Case(
+        "babi15-en", TEXT, text(STORY.replace("\n5 ", "\n" + "5" * 5000 + " ")), "line 5: it begins with '5555"
+    ),
     "text, cut": Case("babi15-en", TEXT, text(STORY[:-5]), "line 12: the file ends in the middle"),
     "text, a story less": Case("babi15-en", TEXT, text(STORY), "it has 4 records, there must be 8"),
     "symbolic, cut": Case("babi15-symbolic", TAR, cut(0.7), "ends too early"),

@@ -227,3 +227,14 @@ def test_a_log_that_ends_early_is_read_and_said_to_be_incomplete(
     capsys.readouterr()
     main(["check", str(path)])
     assert f"ampnet: {path}: the log ends before its run does" in capsys.readouterr().err
+
+
+def test_a_field_with_a_very_long_name_is_refused(tmp_path: Path) -> None:
+    """Once its whole name was in an error; found by `make fuzz`."""
+    lines = [line.replace('"instance"', json.dumps("x" * 5000)) for line in files()["messages.jsonl"]]
+    path = tmp_path / "run.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError) as refused:
+        list(read_log(path))
+    assert str(path) in str(refused.value)
+    assert len(str(refused.value)) < 1000

@@ -373,6 +373,8 @@ def programs(draw: st.DrawFn) -> tuple[Program, list[tuple[int, ...]]]:
             y = MEANING[op](*(values[o.index] if isinstance(o, Ref) else o for o in chosen), **given)
         except RuntimeError:
             continue
+        if not y.numel():  # its mean would be NaN
+            continue
         program.add(op, *chosen, **given)
         values.append(y)
     return program, shapes

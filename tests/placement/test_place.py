@@ -70,6 +70,16 @@ def test_copies_that_have_several_workers_are_cut_alike() -> None:
         assert {hosts[name] for name in graph.copies} == {0, 1, 2, 3}
 
 
+def test_a_route_placed_by_hand_before_copies_of_several_workers() -> None:
+    """Once a KeyError: only what is copied has a number; found by `make fuzz`."""
+    graph = layers()
+    replicate(graph, None, 2)
+    (route,) = [name for name in graph.nodes if name not in graph.copies][:1]
+    hosts = place(graph, 4, {route: 3})
+    assert hosts[route] == 3
+    assert {hosts[name] for name in graph.copies} == {0, 1, 2, 3}
+
+
 def test_copies_of_single_nodes_are_placed_by_cost() -> None:
     graph = layers()
     replicate(graph, "hidden_1", 3)

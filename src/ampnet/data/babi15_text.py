@@ -97,7 +97,7 @@ def _questions(path: Path) -> Iterator[Question]:
     told: set[int] = set()  # the lines of the story that are facts
     for number, line in enumerate(lines(path), start=1):
         own, _, text = line.partition(" ")
-        if not own.isdecimal() or int(own) not in (1, before + 1):
+        if not own.isdecimal() or len(own) > 9 or int(own) not in (1, before + 1):
             raise broken(
                 path, f"line {number}", f"it begins with {own[:20]!r}; it must be {before + 1}, or 1 for a new story"
             )

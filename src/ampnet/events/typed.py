@@ -167,12 +167,16 @@ def json_of(value: Any, depth: int = DEPTH) -> Any:
     return value
 
 
+LONGEST_NAME = 100
+"""Characters of a state field's name."""
+
+
 def _states(value: Any) -> States:
     if not isinstance(value, Mapping) or value.keys() != {"fields", "columns"}:
         _fail(value, "an object of fields and columns")
     names = checker(tuple[str, ...])(value["fields"])
     for name in names:
-        if not name.isidentifier():
+        if not name.isidentifier() or len(name) > LONGEST_NAME:
             _fail(name, "the name of a field")
     columns = value["columns"]
     if not isinstance(columns, list) or not all(isinstance(one, list) for one in columns) or not columns:

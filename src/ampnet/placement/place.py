@@ -41,7 +41,8 @@ def place(
     computing = [name for name in graph.order() if graph.nodes[name].role != "route"]
     copies, parts = teams(graph, workers)
     if copies > 1 and parts > 1:
-        first = {graph.called(n): w for n, w in fixed.items() if graph.copies[n].number == 0 and w < parts}
+        placed = [(name, worker) for name, worker in fixed.items() if name in graph.copies and worker < parts]
+        first = {graph.called(name): worker for name, worker in placed if graph.copies[name].number == 0}
         one = cut(
             _of(costs.folded(graph), dict.fromkeys(map(graph.called, computing))), parts, first, memory_per_worker
         )

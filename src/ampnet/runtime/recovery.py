@@ -40,7 +40,7 @@ class Recovery:
         if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 0:
             raise ValueError(f"max_restarts must be a whole number, 0 or more; got {max_restarts!r}")
         self.max_restarts, self.restarts, self.replayed, self._remedy = max_restarts, 0, 0, remedy
-        self.states: Mapping[str, UpdaterState] = {}
+        self.states: dict[str, UpdaterState] = {}
         """The states saved last."""
         self.faults: Mapping[str, str] = {}
         """By node: why its state cannot be saved; its optimizer begins anew after a loss."""
@@ -75,7 +75,7 @@ class Recovery:
         self._due = self._began + EVERY
 
     def save(
-        self, states: Mapping[str, UpdaterState], faults: Mapping[str, str] | None = None, at: float | None = None
+        self, states: dict[str, UpdaterState], faults: Mapping[str, str] | None = None, at: float | None = None
     ) -> None:
         """Keep these states of all nodes but those with ``faults``. ``at``: when they arrived; None: now."""
         self.states, self.faults, self._kept_after = states, faults or {}, {}

@@ -348,9 +348,11 @@ class Cluster(Distributed):
 
     def _send_changed(self) -> None:
         """Send the weights that were changed in this process to their workers."""
+        post = self._workers.post
         self._keep_changed()
+        post.states = self._recovery.states  # those received last are older
         for name, node in self._changed().items():
-            self._workers.post.send(self.hosts[name], weights_note(node))
+            post.send(self.hosts[name], weights_note(node))
             self._shown.pop(name, None)
         self._stamp()
 
