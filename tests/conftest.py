@@ -23,8 +23,23 @@ FUZZING = fuzz.VARIABLE in os.environ
 settings.load_profile("fuzz" if FUZZING else "ampnet")
 
 
+LONG = (
+    "tests/runtime/cluster",
+    "tests/bench/",
+    "tests/wave/test_everything_plays.py",
+    "tests/lang/test_nesting.py",
+    "tests/test_gallery.py",
+    "tests/test_promises.py",
+    "tests/cli/",
+    "tests/runtime/",
+)
+"""Files that take half a minute or more."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a fuzzing run (`tests.fuzz`), only tests that draw examples."""
+    """In a fuzzing run (`tests.fuzz`), only tests that draw examples. Long files come first: each goes to one process,
+    and none of the processes is to wait for the last."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     if FUZZING:
         items[:] = [
             item for item in items if item.get_closest_marker("fuzz") or is_hypothesis_test(getattr(item, "obj", None))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,8 +59,14 @@ sys.meta_path.insert(0, At())
 """Raises a signal when a module is imported: a moment of the start that does not depend on the machine's speed."""
 
 
+def slow(*values: str) -> Any:
+    """A case of its own process, for ``make bench``."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    "module", ["ampnet.cli", "torch", "torch.nn.functional", "ampnet.cli.train", "ampnet.cli.choosing"]
+    "module",
+    ["torch", "ampnet.cli.train", slow("ampnet.cli"), slow("torch.nn.functional"), slow("ampnet.cli.choosing")],
 )
 def test_a_signal_during_the_start_is_one_line(module: str, tmp_path: Path) -> None:
     """Once Ctrl-C in the first two seconds was a traceback of the import that it had met."""
@@ -84,7 +91,7 @@ module.{name} = interrupted
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("ampnet.cli.train", "make_graph"), ("ampnet.cli.train", "choose"), ("os", "fork")]
+    ("module", "name"), [slow("ampnet.cli.train", "make_graph"), slow("ampnet.cli.train", "choose"), ("os", "fork")]
 )
 def test_a_signal_before_the_training_leaves_nothing(module: str, name: str, tmp_path: Path) -> None:
     when = IN.format(module=module, name=name, signals=[int(signal.SIGHUP)])

@@ -157,9 +157,8 @@ class TestShort:
         assert not again or world.network.made() > before
 
 
-@pytest.mark.parametrize(
-    "pairs", [((0, 1),), pytest.param(((CONTROLLER, 1), (1, CONTROLLER)), marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", [((0, 1),), ((CONTROLLER, 1), (1, CONTROLLER))], ids=str)
 def test_a_worker_that_stays_cut_off_is_lost(local_ray: Connection, pairs: tuple[tuple[int, int], ...]) -> None:
     """Its process is well and Ray reaches it: once, the controller waited for its answer for ever."""
     world = World(silence=2.0, max_restarts=1)

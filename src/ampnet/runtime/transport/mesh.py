@@ -12,9 +12,6 @@ left behind if a process is killed.
     if os.fork() == 0:
         endpoint = mesh.endpoint(1) ...
 
-Processes that are not forked from the maker get the same memory and bells as file descriptors (``fds``, see
-`ampnet.runtime.transport.handed`): `Mesh.of` makes a mesh of them.
-
 Memory is allocated when it is first written to; a ring or slab that is mostly empty touches little of it (see
 `ampnet.runtime.transport.ring` and `slab`).
 """
@@ -24,7 +21,6 @@ from __future__ import annotations
 import mmap
 import os
 import platform
-from collections.abc import Sequence
 from types import TracebackType
 
 from ampnet.errors import TransportError
@@ -41,10 +37,7 @@ class Mesh:
     in every process.
     """
 
-    def __init__(
-        self, parties: int, capacity: int = CAPACITY, slab: int = SLAB, *, fds: Sequence[int] | None = None
-    ) -> None:
-        """``fds``: the memory and the bells, made by another process; they belong to this mesh from now on."""
+    def __init__(self, parties: int, capacity: int = CAPACITY, slab: int = SLAB) -> None:
         if platform.machine() not in ("x86_64", "AMD64"):
             raise TransportError(
                 f"rings in shared memory rely on the memory order of x86; this is a machine of {platform.machine()}"
@@ -56,18 +49,11 @@ class Mesh:
         self._rings: dict[tuple[int, int], Ring] = {}
         self._slabs: dict[tuple[int, int], Slab] = {}
         self._bells: list[int] = []
-        self._file: int | None = None
-        """The memory as a file without a name, if it is handed to other processes."""
-        self._whole: memoryview | None = None
-        self._used = 0
-        given = None if fds is None else list(fds[1:])
         try:
-            if fds is not None:
-                self._open(fds[0], slab)
             self._flags = self._share(8 * FLAG * parties).cast("q")
             self._views.append(self._flags)
             for sender in range(parties):
-                self._bells.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if given is None else given[sender])
+                self._bells.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
                 for receiver in range(parties):
                     if sender != receiver:
                         size = Ring.size(self.capacity)
@@ -78,34 +64,7 @@ class Mesh:
             self.close()
             raise
 
-    @classmethod
-    def to_hand_out(cls, parties: int, capacity: int = CAPACITY, slab: int = SLAB) -> Mesh:
-        """Returns a mesh whose `fds` other processes can get."""
-        file = os.memfd_create("ampnet", os.MFD_CLOEXEC)
-        bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(parties)]
-        return cls(parties, capacity, slab, fds=[file, *bells])
-
-    @property
-    def fds(self) -> list[int]:
-        """The memory and the bells, of a mesh `to_hand_out`."""
-        assert self._file is not None
-        return [self._file, *self._bells]
-
-    def _open(self, file: int, slab: int) -> None:
-        self._file = file
-        ring = Ring.size(self.capacity) + slab // LINE * LINE
-        size = _paged(8 * FLAG * self.parties) + self.parties * (self.parties - 1) * _paged(ring)
-        if os.fstat(file).st_size < size:
-            os.ftruncate(file, size)
-        self._memory.append(mmap.mmap(file, size))
-        self._whole = memoryview(self._memory[0])
-        self._views.append(self._whole)
-
     def _share(self, size: int) -> memoryview:
-        if self._whole is not None:
-            first, self._used = self._used, self._used + _paged(size)
-            self._views.append(self._whole[first : first + size])
-            return self._views[-1]
         self._memory.append(mmap.mmap(-1, size))  # anonymous and shared: seen by this process and its children
         self._views.append(memoryview(self._memory[-1]))
         return self._views[-1]
@@ -136,9 +95,8 @@ class Mesh:
                 end()
             except BufferError:  # a tensor is in a slab, or a traceback has a view of a record: freed with them
                 continue
-        for bell in [*self._bells, *([] if self._file is None else [self._file])]:
+        for bell in self._bells:
             os.close(bell)
-        self._file = self._whole = None
         self._rings, self._slabs, self._views, self._memory, self._bells = {}, {}, [], [], []
 
     def __enter__(self) -> Mesh:
@@ -148,8 +106,3 @@ class Mesh:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _paged(size: int) -> int:
-    """Returns the bytes of whole pages that hold ``size`` bytes."""
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
