@@ -40,7 +40,7 @@ EPOCH = re.compile(
 SUMMARY = re.compile(
     r"list-reduction: accuracy [01]\.\d{4}( \(target [\d.e-]+ (not )?reached\))? in \d+ epochs?, \d+\.\d s; "
     r"train [\d,]+ sequences/s, valid [\d,]+/s; staleness \d+\.\d \(max \d+\); "
-    r"engine: (waves(, [\d,]+ played, at most \d+ in flight)?|messages \([^;]+\))"
+    r"engine: (waves, [\d,]+ played, at most \d+ in flight|messages \([^;]+\))"
     r"(; busy: \d+ %(, \d+ %)+; bounded by [^;]+)?"
 )
 

@@ -373,7 +373,7 @@ def programs(draw: st.DrawFn) -> tuple[Program, list[tuple[int, ...]]]:
             y = MEANING[op](*(values[o.index] if isinstance(o, Ref) else o for o in chosen), **given)
         except RuntimeError:
             continue
-        if not y.numel():  # its mean would be NaN
+        if y.isnan().any():  # the mean of an empty slice
             continue
         program.add(op, *chosen, **given)
         values.append(y)

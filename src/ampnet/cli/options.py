@@ -87,8 +87,8 @@ def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:32]}...{text[-4:]}"
 
 
-def whole(least: int, most: int = LARGEST) -> Callable[[str], int]:
-    """Returns a parser of integers from ``least`` to ``most``."""
+def whole(least: int, most: int = LARGEST, where: str = "") -> Callable[[str], int]:
+    """Returns a parser of integers from ``least`` to ``most``; ``where`` says what sets that limit."""
 
     def read(text: str) -> int:
         try:
@@ -98,7 +98,7 @@ def whole(least: int, most: int = LARGEST) -> Callable[[str], int]:
         if value < least:
             raise argparse.ArgumentTypeError(f"{_short(text)} is too small; give {least} or more")
         if value > most:
-            raise argparse.ArgumentTypeError(f"{_short(text)} is too large; give {most} or less")
+            raise argparse.ArgumentTypeError(f"{_short(text)} is too large; give {most} or less{where}")
         return value
 
     return read
@@ -116,10 +116,7 @@ def processes(text: str) -> int:
     """Parses a number of processes or threads within the machine's limit."""
     from ampnet.runtime.crew import most
 
-    value = whole(1)(text)
-    if value > most():
-        raise argparse.ArgumentTypeError(f"{value} is too large; give {most()} or less on this machine")
-    return value
+    return whole(1, most(), " on this machine")(text)
 
 
 def _number(text: str) -> float:

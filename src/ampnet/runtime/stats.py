@@ -37,8 +37,7 @@ class RunStats:
             return f"engine: {self.engine}" + ("" if self.reason is None else f" ({self.reason})")
         shares = f"; busy: {_percents(self.busy)}" if len(self.busy) > 1 else ""
         lost = f"; workers started again: {self.restarts}" if self.restarts else ""
-        counts = f", {self.waves:,} played, at most {self.in_flight} in flight" if self.waves else ""
-        return f"engine: waves{counts}{shares}{lost}"
+        return f"engine: waves, {self.waves:,} played, at most {self.in_flight} in flight{shares}{lost}"
 
 
 def _percents(shares: Sequence[float]) -> str:
