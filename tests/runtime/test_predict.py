@@ -207,9 +207,7 @@ def test_no_data_is_no_result() -> None:
 def test_a_worker_that_dies_is_named() -> None:
     data = [tokens for tokens, _ in samples(30)]
     affinity = {"embedding": 0, "cell": 0, "out": 1}
-    with Processes(
-        made(), workers=2, affinity=affinity, update=UPDATE, max_active_keys=6, max_restarts=0
-    ) as runtime:
+    with Processes(made(), workers=2, affinity=affinity, update=UPDATE, max_active_keys=6, max_restarts=0) as runtime:
         runtime.predict(data)
 
         def kills() -> Iterator[Seq]:
