@@ -14,7 +14,7 @@ help:
 	@echo "make docs         the docs site with the API reference, in docs/_build/html"
 	@echo "make fuzz         property tests with new random examples, for MINUTES=20 minutes"
 	@echo "make bench        slow tests, then all workloads beside their peers (ampnet bench all)"
-	@echo "make experiments  the paper's Table 1 and appendix again, some hours; writes docs/results.md"
+	@echo "make experiments  the paper's tables and figures, some hours; writes docs/results.md (ARGS=--quick: ten minutes)"
 	@echo "make lint         ruff and mypy only"
 
 $(BIN)/python:
@@ -52,7 +52,7 @@ fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 experiments: $(STAMP)
-	$(BIN)/python -m bench.paper
+	$(BIN)/python -m bench.paper --jobs 2 $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/api src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -140,61 +140,80 @@ PAPER = {
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """To the target in at most so many epochs."""
+    """The target is reached in at most this number of epochs: by one model parted over workers, or by replicas."""
 
     workload: str
     max_active_keys: int
     at_most: int
     replicas: int = 1
+    seeds: int = 3
+    """Seeds that have to be run; the bound is on their median."""
+    every: bool = False
+    """Whether it is on every single seed instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """With many in flight, at most so many times the epochs that one in flight takes."""
+    """The epochs of one model parted over workers are at most this multiple of those with one wave in flight."""
 
     workload: str
     max_active_keys: int
     at_most: float = 1.3
+    beyond: int = 0
+    """It is asked only where more epochs than this are needed."""
+    seeds: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Some run of ours trains more instances a second than this: the paper's best."""
+    """Some run of ours trains more instances per second than this, the paper's best, on two cores."""
 
     workload: str
     above: float
 
 
 @dataclass(frozen=True, slots=True)
+class Faster:
+    """On 16 cores, our fastest way reaches the target this many times as fast as the fastest torch."""
+
+    workload: str
+    at_least: float
+    seeds: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class Better:
-    """The best settings that we know come below this error."""
+    """The run of the best settings gets below this error."""
 
     workload: str
     below: float
 
 
-Bound = Epochs | Slowdown | Throughput | Better
+Bound = Epochs | Slowdown | Throughput | Faster | Better
 
 BOUNDS: tuple[Bound, ...] = (
-    Epochs("mnist", 1, 4),
     Epochs("mnist", 4, 4),
     Slowdown("mnist", 4),
-    Throughput("mnist", 5_750),
-    Epochs("list-reduction", 1, 9),
-    Epochs("list-reduction", 4, 9),
     Epochs("list-reduction", 16, 9),
-    Epochs("list-reduction", 4, 10, replicas=2),
-    Epochs("list-reduction", 8, 14, replicas=4),
+    Epochs("list-reduction", 4, 9, replicas=2),
+    Epochs("list-reduction", 8, 10, replicas=4),
+    Epochs("list-reduction", 16, 12, replicas=8),
+    Epochs("list-reduction", 32, 14, replicas=16),
     Slowdown("list-reduction", 16),
-    Throughput("list-reduction", 66_000),
-    Epochs("sentiment", 16, 5),
+    Epochs("sentiment", 16, 4),
     Slowdown("sentiment", 16),
+    Epochs("babi15", 16, 6, seeds=5, every=True),
+    Slowdown("babi15", 16, beyond=6, seeds=5),
+    Epochs("qm9", 16, 14, seeds=1),
+    Slowdown("qm9", 16, seeds=1),
+    Better("qm9", 3.8),
+    Faster("mnist", 1.5),
+    Faster("list-reduction", 3.0),
+    Faster("sentiment", 3.0),
+    Faster("qm9", 3.0, seeds=1),
+    Throughput("mnist", 5_750),
+    Throughput("list-reduction", 66_000),
     Throughput("sentiment", 133),
-    Epochs("babi15", 16, 10),
-    Slowdown("babi15", 16),
     Throughput("babi15", 662),
-    Epochs("qm9", 16, 60),
-    Slowdown("qm9", 16),
     Throughput("qm9", 640),
-    Better("qm9", 4.0),
 )

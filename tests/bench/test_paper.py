@@ -1,89 +1,34 @@
-"""``python -m bench.paper``: the list of runs, their execution, tables, pictures and the page."""
+"""The plan of `bench.paper`, its tables and its page."""
 
 from __future__ import annotations
 
-import json
 import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from bench.paper import __main__ as program
-from bench.paper import baseline, execute, page
-from bench.paper.bounds import checks
-from bench.paper.execute import Executor, Job, RunFailed
-from bench.paper.figures import BOUNDS, PAPER, Better, Epochs, Slowdown, Throughput
+from bench.paper import baseline, page, plan
+from bench.paper.figures import BOUNDS, PAPER, Epochs, Faster, Slowdown, Throughput
+from bench.paper.plan import GRID_FREQUENCIES, GRID_KEYS, QUICK, QUICK_EPOCHS, REMEDIES, RUNS, remedy_name
 from bench.paper.results import read
-from bench.paper.runs import RUNS, Run, chosen
-from bench.paper.table import bounds_table, throughput_table, workload_table
+from bench.paper.runs import Run, chosen
+from bench.paper.study import best_table, frequency_table, grid_table, sequences, staleness_table
+from bench.paper.table import throughput_table, time_table, workload_table
 
 from ampnet.cli import make_parser
+from tests.bench.papers import BY_NAME, LARGE, MACHINE, cells, store
 
-BY_NAME = {run.name: run for run in RUNS}
-BABI = BY_NAME["babi15-waves-16"]
-MACHINE = {"processor": "Abacus", "cores": 2, "python": "3.11.7", "torch": "2.13", "load": "0.50"}
-
-
-def store(
-    folder: Path,
-    name: str,
-    values: Sequence[float] = (0.9, 0.98),
-    *,
-    seed: int = 0,
-    train: float = 1000.0,
-    machine: Mapping[str, Any] = MACHINE,
-    staleness: float = 0.0,
-) -> None:
-    """A file of results as `execute` writes it: ten seconds an epoch, the target reached or not."""
-    job = Job(BY_NAME[name], seed)
-    target, paper = job.run.target, PAPER[job.run.workload]
-    metric = "accuracy" if paper.higher_is_better else "absolute_error"
-    best = (max if paper.higher_is_better else min)(values)
-    reached = target is not None and (best >= target if paper.higher_is_better else best <= target)
-    history = [
-        {"epoch": i, "seconds": 10.0 * i, "valid_metrics": {metric: v}, "train_loss": 1.0}
-        for i, v in enumerate(values, 1)
-    ]
-    report = {
-        "metric": metric,
-        "value": best,
-        "target": target,
-        "reached": reached,
-        "epochs": len(values),
-        "seconds": 10.0 * len(values),
-        "train_inst_per_s": train,
-        "valid_inst_per_s": 2 * train,
-        "staleness": {"mean": staleness, "max": 1, "histogram": {"0": 5}, "per_node": {"a": {"mean": 0, "max": 0}}},
-        "settings": {"vectors": "wordvec300", "affinity": {"a": 1}},
-        "history": history,
-    }
-    found = {"run": execute.described(job), "machine": machine, "wall_seconds": 12.0}
-    folder.mkdir(exist_ok=True)
-    job.file(folder).write_text(json.dumps({**found, "report": execute.trimmed(report)}))
-
-
-def cells(table: str, start: str) -> list[str]:
-    """The line of a table that starts so."""
-    (line,) = [line for line in table.splitlines() if line.startswith(f"| {start} |")]
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-# -- the list of runs
+# -- the plan
 
 
 def test_names_are_unique_and_fit_for_files() -> None:
     assert len(BY_NAME) == len(RUNS)
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in BY_NAME)
-    assert [run.name for run in chosen(["mnist-torch-*", "qm9-waves-1"])] == [
+    assert all(run.name.startswith("c16-") == (run.cores == 16) for run in RUNS)
+    assert [run.name for run in chosen(["mnist-torch-*", "qm9-waves-4"], RUNS)] == [
         "mnist-torch-1",
         "mnist-torch-2",
-        "qm9-waves-1",
+        "qm9-waves-4",
     ]
 
 
@@ -96,101 +41,187 @@ def test_every_command_is_understood(run: Run, tmp_path: Path) -> None:
     args, unknown = parser.parse_known_args(argv)
     assert not unknown
     assert (args.seed, args.epochs, args.target) == (1, run.epochs, run.target)
+    assert run.width <= run.cores
+    assert run.workers % run.replicas == 0 or run.way == "replicas"
 
 
-def test_every_bound_has_a_run_and_runs_go_beyond_it() -> None:
+def test_every_bound_has_runs_that_go_beyond_it() -> None:
     for bound in BOUNDS:
         same = [run for run in RUNS if run.workload == bound.workload and run.study == "table"]
         if isinstance(bound, Epochs):
-            wanted = (bound.max_active_keys, bound.replicas)
-            there = [run for run in same if (run.max_active_keys, run.replicas) == wanted]
+            way = "workers" if bound.replicas == 1 else "replicas"
+            wanted = (way, bound.max_active_keys, bound.replicas)
+            there = [run for run in same if (run.way, run.max_active_keys, run.replicas) == wanted]
             assert there
-            assert all(run.epochs >= bound.at_most for run in there)
+            assert all(run.epochs >= bound.at_most and len(run.seeds) >= bound.seeds for run in there)
+        if isinstance(bound, Slowdown) or (isinstance(bound, Epochs) and bound.replicas == 1):
+            rows = [row for row in PAPER[bound.workload].rows if row.replicas == 1]
+            assert bound.max_active_keys == max(row.max_active_keys for row in rows)
         if isinstance(bound, Throughput):
             assert bound.above == max(row.rate for row in PAPER[bound.workload].rows)
+        if isinstance(bound, Faster):
+            large = [run for run in same if run.cores == 16]
+            assert {run.way for run in large} == {"workers", "replicas", "both", "torch"}
+            assert {run.workers for run in large if run.way == "torch"} == {1, 2, 4, 8, 16}
+            assert all(len(run.seeds) >= bound.seeds and run.timed for run in large)
 
 
-# -- tables
+def test_table_1_has_the_papers_numbers_in_flight_and_enough_seeds() -> None:
+    for name, paper in PAPER.items():
+        numbers = {row.max_active_keys for row in paper.rows if row.replicas == 1}
+        for way in ("sync", "workers"):
+            runs = [r for r in RUNS if (r.workload, r.way, r.study, r.cores) == (name, way, "table", 2)]
+            assert {run.max_active_keys for run in runs} == numbers
+            assert all(len(run.seeds) >= (1 if name == "qm9" else 3) and run.timed for run in runs)
+
+
+def test_the_grid_is_whole_and_counts_instances() -> None:
+    cells = [run for run in RUNS if run.study == "grid"]
+    found = {(run.max_active_keys, int(run.option("--min-update-frequency") or 0)) for run in cells}
+    assert found == {(keys, frequency) for keys in GRID_KEYS for frequency in GRID_FREQUENCIES}
+    assert {(run.replicas, run.target, run.cores, run.timed) for run in cells} == {(8, 0.96, 16, True)}
+    assert "--count" not in {word for run in cells for word in run.args}  # the workload counts instances
+
+
+def test_remedies_have_names_of_their_own() -> None:
+    assert [remedy_name(remedy) for remedy in REMEDIES][:2] == ["current", "stash"]
+    assert len({remedy_name(remedy) for remedy in REMEDIES}) == len(REMEDIES)
+    assert remedy_name(("--weights", "stash", "--flag", "--rate-of", "cell*=0.1")) == "stash-flag-cell-0-1"
+
+
+def test_the_quick_part_is_short_and_of_the_same_runs() -> None:
+    assert {run.name for run in QUICK} == set(QUICK_EPOCHS)
+    for run in QUICK:
+        assert run.seeds == (0,)
+        assert run.epochs <= BY_NAME[run.name].epochs
+        assert (run.workload, run.cores) != ("qm9", 16)
+    assert {run.study for run in QUICK} == {"table", "frequency", "staleness"}
+
+
+# -- Table 1
 
 
 def test_a_line_has_medians_over_the_seeds(tmp_path: Path) -> None:
     for seed, (epochs, train) in enumerate(((3, 900.0), (5, 1000.0), (4, 5000.0))):
-        store(tmp_path, "mnist-waves-4", [0.9] * (epochs - 1) + [0.98], seed=seed, train=train)
+        store(tmp_path, "mnist-workers2-4", [0.9] * (epochs - 1) + [0.98], seed=seed, train=train)
     table = workload_table(PAPER["mnist"], read(tmp_path))
-    assert cells(table, "waves") == ["waves", "4", "3", "4", "40.0", "1,000", "2,000", "0.0", "4", "44.0", "5,750"]
+    line = ["2 workers", "4", "3", "4", "40.0", "1,000", "2,000", "0.0", "4", "44.0", "5,750"]
+    assert cells(table, "2 workers", "4") == line
     assert cells(table, "TensorFlow, in the paper")[-3:] == ["3", "34.5", "5,880"]
-    assert "messages" not in table
+
+
+def test_runs_that_were_not_made_are_dashes(tmp_path: Path) -> None:
+    store(tmp_path, "mnist-waves-1")
+    table = workload_table(PAPER["mnist"], read(tmp_path))
+    assert cells(table, "synchronous", "4")[2:] == ["-"] * 9
+    assert cells(table, "torch, 2 threads")[1:] == ["-"] * 10
+    assert cells(table, "synchronous", "1")[2:5] == ["1", "2", "20.0"]
 
 
 def test_a_target_that_was_not_reached_is_a_dash_and_the_best_value(tmp_path: Path) -> None:
     for seed, last in enumerate((0.98, 0.95, 0.961)):
         store(tmp_path, "mnist-waves-1", [0.9, last], seed=seed)
-        store(tmp_path, "mnist-messages-1", [0.9, 0.98 if seed else 0.95], seed=seed)
-    store(tmp_path, "qm9-waves-1", [9.0, 5.123])
+        store(tmp_path, "mnist-workers2-1", [0.9, 0.98 if seed else 0.95], seed=seed)
+    store(tmp_path, "mnist-workers2-4", [], diverged=True)
+    store(tmp_path, "qm9-waves-4", [9.0, 5.123])
     results = read(tmp_path)
     table = workload_table(PAPER["mnist"], results)
-    assert cells(table, "waves")[3:5] == ["- (1 of 3 seeds; best 98.0 %)", "-"]
-    assert cells(table, "messages")[3:5] == ["2 (2 of 3 seeds)", "20.0"]
-    assert cells(workload_table(PAPER["qm9"], results), "waves")[3] == "- (best 5.12)"
+    assert cells(table, "synchronous", "1")[3:5] == ["- (1 of 3 seeds; best 98.0 %)", "-"]
+    assert cells(table, "2 workers", "1")[3:5] == ["2 (2 of 3 seeds)", "20.0"]
+    assert cells(table, "2 workers", "4")[3:5] == ["- (1 diverged)", "-"]
+    assert cells(workload_table(PAPER["qm9"], results), "synchronous", "4")[3] == "- (best 5.12)"
 
 
-def test_bounds_are_met_missed_or_not_run(tmp_path: Path) -> None:
-    store(tmp_path, "list-reduction-waves-1", [0.9] * 6 + [0.98], train=66_001)
-    store(tmp_path, "list-reduction-waves-16", [0.9] * 9 + [0.98])
-    store(tmp_path, "list-reduction-messages-1", [0.9] * 8 + [0.98])
-    store(tmp_path, "list-reduction-messages-16", [0.9] * 9 + [0.98])
-    store(tmp_path, "list-reduction-replicas2-4", [0.9] * 19 + [0.98])
-    store(tmp_path, "list-reduction-torch-1", train=1e6)
-    store(tmp_path, "qm9-best", [4.5, 3.9, 4.1])
-    bounds = (
-        Epochs("list-reduction", 1, 8),
-        Epochs("list-reduction", 4, 9),
-        Slowdown("list-reduction", 16),
-        Throughput("list-reduction", 66_000),
-        Slowdown("mnist", 4),
-        Better("qm9", 4.0),
-    )
-    found = [(check.what, check.measured, check.kept) for check in checks(read(tmp_path), bounds)]
-    assert found == [
-        ("epochs: waves, 1 in flight", "7", True),
-        ("epochs: messages, 1 in flight", "9", False),
-        ("epochs: 4 in flight", "-", None),
-        ("epochs: messages, 16 in flight, against waves, 1 in flight", "1.43 x (10 against 7)", False),
-        ("sequences/s in training", "66,001 (waves, 1 in flight)", True),
-        ("epochs: 4 in flight against 1", "-", None),
-        ("error, best settings", "3.900 (epoch 2)", True),
-    ]
-    assert "**MISSED**" in bounds_table(read(tmp_path))
-
-
-@pytest.mark.parametrize(("count", "asked"), [("instances", []), ("messages", ["waves, 16 in flight"])])
-def test_waves_of_many_are_another_training_where_messages_are_counted(
-    count: str, asked: list[str], tmp_path: Path
-) -> None:
-    for number in (1, 16):
-        store(tmp_path, f"sentiment-waves-{number}", [0.5] * number + [0.9])
-        path = tmp_path / f"sentiment-waves-{number}-s0.json"
-        data = json.loads(path.read_text())
-        data["report"]["settings"]["count"] = count
-        path.write_text(json.dumps(data))
-    found = checks(read(tmp_path), (Slowdown("sentiment", 16),))
-    assert [check.what for check in found if check.kept is not None] == [
-        f"epochs: {title}, against waves, 1 in flight" for title in asked
-    ]
+def test_seconds_and_rates_are_of_runs_that_were_alone(tmp_path: Path) -> None:
+    store(tmp_path, "mnist-waves-1", alone=False)
+    table = workload_table(PAPER["mnist"], read(tmp_path))
+    assert cells(table, "synchronous", "1")[2:8] == ["1", "2", "-", "-", "-", "0.0"]
 
 
 def test_lines_say_which_machine_they_are_from_if_there_are_several(tmp_path: Path) -> None:
     store(tmp_path, "mnist-waves-1")
     store(tmp_path, "mnist-waves-4", machine=MACHINE | {"load": "7.00"})
+    store(tmp_path, "c16-mnist-torch-1")
     assert "machine" not in workload_table(PAPER["mnist"], read(tmp_path))
-    store(tmp_path, "mnist-waves-4", seed=1, machine=MACHINE | {"processor": "Difference Engine"})
+    store(tmp_path, "mnist-waves-4", seed=1, machine=LARGE)
     results = read(tmp_path)
-    lines = workload_table(PAPER["mnist"], results).splitlines()
-    assert [line.split("|")[9].strip() for line in lines if "waves" in line] == ["A", "A, B"]
-    assert "1,000 / 2,000 (A, B)" in throughput_table(results)
+    table = workload_table(PAPER["mnist"], results)
+    assert [cells(table, "synchronous", number)[8] for number in ("1", "4")] == ["A", "A, B"]
+    assert cells(table, "2 replicas")[8] == "-"
     text = page.text(results)
     assert "- A: Abacus, 2 cores; Python 3.11.7, torch 2.13" in text
     assert "- B: Difference Engine" in text
+
+
+# -- 16 cores, throughput, studies
+
+
+def test_time_on_16_cores_is_against_the_fastest_torch(tmp_path: Path) -> None:
+    store(tmp_path, "c16-mnist-torch-1", epoch_seconds=8)
+    store(tmp_path, "c16-mnist-torch-4", epoch_seconds=6)
+    store(tmp_path, "c16-mnist-replicas4-8", epoch_seconds=2)
+    store(tmp_path, "c16-qm9-torch-1", [9.0])
+    table = time_table(read(tmp_path))
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    found = {line[1]: line for line in reversed(lines)}
+    assert found["4 replicas"][5] == "4.0"
+    assert found["4 replicas"][-1] == "3.00 x"
+    assert found["torch, 4 threads"][-1] == "-"
+    assert lines[0][0] == "MNIST"
+    assert [line for line in lines if line[0] == "QM9"]
+    qm9 = lines[next(i for i, line in enumerate(lines) if line[0] == "QM9") :]
+    speed = next(line for line in qm9 if line[1] == "torch, 1 thread")
+    assert speed[4:7] == ["-", "-", "1,000"]  # one epoch, no target
+
+
+def test_throughput_takes_two_cores_and_else_16(tmp_path: Path) -> None:
+    store(tmp_path, "list-reduction-replicas2-4", train=2000)
+    store(tmp_path, "c16-list-reduction-replicas2-4", train=9000)
+    store(tmp_path, "c16-list-reduction-replicas4-8", train=9000)
+    store(tmp_path, "list-reduction-torch-1", train=700)
+    store(tmp_path, "list-reduction-torch-2", train=800)
+    table = throughput_table(read(tmp_path))
+    assert cells(table, "List reduction, 2 replicas")[3:5] == ["2,000 / 4,000", "-"]
+    last = cells(table, "List reduction, 4 replicas")
+    assert last[3] == "9,000 / 18,000 (16 cores)"
+    assert last[5] == "800 / 1,600 (2 threads)"
+
+
+def test_the_grid_has_a_text_in_every_cell(tmp_path: Path) -> None:
+    store(tmp_path, "c16-grid-8-1", [0.9, 0.94, 0.97], train=100_000, epoch_seconds=1, staleness=2)
+    store(tmp_path, "c16-grid-16-1", [0.9, 0.95])
+    store(tmp_path, "c16-grid-32-1", [0.9], diverged=True)
+    results = read(tmp_path)
+    assert cells(grid_table(results), "1 (100 sequences)")[1:] == [
+        "3.0 s, 3 epochs; 100,000/s, staleness 2.0",
+        "- (best 95.0 %); 1,000/s, staleness 0.0",
+        "- (1 diverged; best 90.0 %); 1,000/s, staleness 0.0",
+        "-",
+    ]
+    assert cells(grid_table(results), "8 (800 sequences)")[1:] == ["-"] * 4
+    found = {one.run.name: sequences(one) for one in results.of("grid")}
+    assert found["c16-grid-8-1"] == pytest.approx(100_000 * (2 + 2 / 3))  # 96 % is two thirds of the way to 97 %
+    assert found["c16-grid-16-1"] is None
+    store(tmp_path, "c16-grid-8-1", [0.97])
+    assert sequences(read(tmp_path).of("grid")[0]) == 100_000
+
+
+def test_studies_have_a_cell_for_every_run(tmp_path: Path) -> None:
+    store(tmp_path, "sentiment-frequency-50", [0.5, 0.8], staleness=1.5)
+    store(tmp_path, "sentiment-torch-1", [0.7, 0.82])
+    for seed, last in enumerate((0.9, 0.96, 0.94)):
+        store(tmp_path, "mnist-staleness-current-2", [0.8, 0.85, last], seed=seed, staleness=0.25, alone=False)
+        store(tmp_path, "mnist-staleness-stash-8", [0.8], seed=seed, diverged=seed == 1)
+    store(tmp_path, "c16-qm9-best", [4.5, 3.75, 3.9])
+    results = read(tmp_path)
+    table = frequency_table(results)
+    assert cells(table, "50")[1:] == ["50.0 %", "80.0 %", *["-"] * 6, "1,000", "1.5"]
+    assert cells(table, "12,800")[1:] == ["-"] * 10
+    assert cells(table, "torch, batches of 25")[1:4] == ["70.0 %", "82.0 %", "-"]
+    table = staleness_table("mnist", results)
+    assert cells(table, "`--weights current`")[1:] == ["-", "94.0 % (0.2)", "-", "-"]
+    assert cells(table, "`--weights stash`")[4] == "1 of 3 seeds diverged (0.0)"
+    assert cells(best_table(results), "QM9")[1:6] == ["3.80", "2", "20.0", "3.750", "1,000"]
 
 
 # -- the page
@@ -198,10 +229,10 @@ def test_lines_say_which_machine_they_are_from_if_there_are_several(tmp_path: Pa
 
 @pytest.fixture
 def full(tmp_path: Path) -> Path:
-    """A file for every run."""
+    """Returns a folder with a file for every run."""
     for i, run in enumerate(RUNS):
         far = [9.0, 6.0, 4.5] if run.workload == "qm9" else [0.5, 0.75, 0.9, 1.0]
-        store(tmp_path / "results", run.name, far, train=1000.0 + i, staleness=i % 7)
+        store(tmp_path / "results", run.name, far, train=1000.0 + i, staleness=i % 7, commit="abc1234")
     return tmp_path / "results"
 
 
@@ -209,168 +240,50 @@ def test_the_page_has_all_tables_and_its_pictures_exist(full: Path, tmp_path: Pa
     results = page.write(full, tmp_path / "docs" / "results.md", tmp_path / "docs" / "pictures")
     text = (tmp_path / "docs" / "results.md").read_text()
     links = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert links == [f"pictures/{name}.png" for name in (*PAPER, "frequency", "staleness")]
+    assert links == [f"pictures/{name}.png" for name in (*PAPER, "time", "grid", "frequency", "staleness")]
     assert all((tmp_path / "docs" / link).stat().st_size > 10_000 for link in links)
     assert not list(tmp_path.rglob("*.part"))
+    heads = re.findall(r"^## (.*)$", text, re.M)
+    assert heads == [
+        "Bounds",
+        *(paper.title for paper in PAPER.values()),
+        "Time to the target on 16 cores",
+        "The asynchrony grid",
+        "Gradients in an update",
+        "Staleness and remedies",
+        "QM9, further down",
+        "Throughput",
+        "How it was measured",
+    ]
     assert "Not run" not in text
     assert "Not results" not in text
     assert "Fewer seeds than planned" in text
+    assert f"All {len(RUNS)} files are of commit `abc1234`." in text
     assert "`wordvec300`" in text
     assert "| 3,200 | 50.0 % | 75.0 % | 90.0 % | 100.0 % |" in text
-    assert all(f"`{run.name}`" in page.text(replace(results, missing=RUNS)) for run in RUNS)
+    assert all(f"`{run.name}`" in page.text(replace(results, measured=results.measured[:1])) for run in RUNS[1:])
+
+
+def test_several_commits_are_listed(tmp_path: Path) -> None:
+    for seed, commit in enumerate(("abc1234", "abc1234", "def5678+0a0a0a0a")):
+        store(tmp_path, "mnist-waves-1", seed=seed, commit=commit)
+    assert "The files are of 2 commits: `abc1234` (2), `def5678+0a0a0a0a` (1)." in page.text(read(tmp_path))
+
+
+def test_where_settings_were_chosen_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(tmp_path, "c16-qm9-best", [4.5, 3.7])
+    monkeypatch.setattr(page, "CHOSEN_ON", plan.REPORTED_ON)
+    assert "chosen on the same one" in page.text(read(tmp_path))
+    monkeypatch.setattr(page, "CHOSEN_ON", plan.REPORTED_ON + 1)
+    assert "chosen on another one, `--split 1`" in page.text(read(tmp_path))
 
 
 def test_without_results_the_page_says_so(tmp_path: Path) -> None:
     assert "Nothing has been run yet." in page.text(read(tmp_path))
 
 
-@pytest.mark.skipif(not list(page.RESULTS.glob("*.json")), reason="there are no files of results")
+@pytest.mark.skipif(not list(page.RESULTS.glob("*.json")), reason="there are no result files")
 def test_the_committed_page_is_that_of_the_committed_files() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     assert text == page.text(read(page.RESULTS)), "'python -m bench.paper write' makes it again"
     assert all((page.PAGE.parent / link).exists() for link in re.findall(r"!\[.*?\]\((.*?)\)", text))
-
-
-# -- execution
-
-
-class Wrong(Run):
-    """A run that cannot even begin."""
-
-    def command(self, seed: int) -> list[str]:
-        return ["no_such_module"]
-
-
-def test_a_run_becomes_a_file_and_one_that_fails_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = ("--size", "12", "--hidden", "2")
-    jobs = [Job(Wrong("wrong", "babi15", "waves", 1, (0,)), 0), Job(replace(BABI, args=tiny), 3)]
-    assert program.run_all(jobs, Executor(tmp_path, limit=10)) == 1
-    told = capsys.readouterr()
-    first, second = told.out.splitlines()
-    assert first.startswith("[1/2] wrong seed 0: failed: ")
-    assert re.fullmatch(r"\[2/2\] babi15-waves-16 seed 3: .* % after 2 epochs, \d+ s \(target 1 not reached\)", second)
-    assert "wrong seed 0 failed:" in told.err
-    assert "No module named no_such_module" in told.err
-    assert [path.name for path in tmp_path.iterdir()] == ["babi15-waves-16-s3.json"]
-    found = json.loads(jobs[1].file(tmp_path).read_text())
-    assert found["run"]["command"].endswith("--seed 3 --size 12 --hidden 2")
-    assert len(found["report"]["history"]) == 2
-    assert "histogram" not in json.dumps(found)
-    assert "affinity" not in found["report"]["settings"]
-    assert "**Not results:** runs with 10 training records" in page.text(read(tmp_path, [jobs[1].run]))
-
-
-def test_nothing_is_left_of_a_run_whose_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pretend(command: list[str], environment: object) -> tuple[int, str]:
-        Path(command[command.index("--json") + 1]).write_text('{"history": ')
-        return 0, ""
-
-    monkeypatch.setattr(execute, "_finished", pretend)
-    with pytest.raises(RunFailed, match="its report cannot be read: JSONDecodeError"):
-        Executor(tmp_path)(Job(BABI, 0))
-    monkeypatch.setattr(execute, "_finished", lambda command, environment: (0, ""))
-    with pytest.raises(RunFailed, match="ended with 0, without a report"):
-        Executor(tmp_path)(Job(BABI, 0))
-    assert not list(tmp_path.iterdir())
-
-
-def test_ctrl_c_keeps_what_is_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*given: object) -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Executor, "__call__", stop)
-    assert program.main(["--only", BABI.name, "--out", str(tmp_path)]) == 130
-    assert "interrupted; 0 before it are done" in capsys.readouterr().out
-
-
-def test_ctrl_c_ends_the_process_that_runs() -> None:
-    code = "import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *_: sys.exit(7))\nprint(1, flush=True)\n"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code + "time.sleep(60)"], stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    began = time.monotonic()
-    execute._end(process)
-    process.stdout.close()
-    assert process.returncode in (7, -signal.SIGINT)
-    assert time.monotonic() - began < 10
-
-
-# -- the command line
-
-
-def test_only_what_is_missing_is_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store(tmp_path, BABI.name, [0.9, 1.0], seed=1)
-    ran: list[str] = []
-
-    def pretend(self: Executor, job: Job) -> dict[str, Any]:
-        ran.append(str(job))
-        store(tmp_path, job.run.name, [0.9, 1.0], seed=job.seed)
-        found: dict[str, Any] = json.loads(job.file(tmp_path).read_text())
-        return found
-
-    monkeypatch.setattr(Executor, "__call__", pretend)
-    assert program.main(["run", "--only", BABI.name, "--missing", "--seeds", "3", "--out", str(tmp_path)]) == 0
-    assert ran == [f"{BABI.name} seed 0", f"{BABI.name} seed 2"]
-    out = capsys.readouterr().out
-    assert "2 runs; 2 of them took 24 s before" in out
-    assert f"[2/2] {BABI.name} seed 2: 100.0 % after 2 epochs, 20 s\n" in out
-    assert (tmp_path / "results.md").exists()
-    assert program.main(["--list", "--only", "babi15-*"]) == 0
-    assert capsys.readouterr().out.count("\n") == len(chosen(["babi15-*"]))
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--limit", "5"],
-        ["--only", "nothing"],
-        ["--only", "nothing", "--only", "mnist-*"],
-        ["--seeds", "0"],
-        ["--only", "mnist-*", "write"],
-        ["--list", "write"],
-        ["--lis"],
-    ],
-)
-def test_a_wrong_command_line_runs_nothing(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(argv) == 2
-    assert argv[0] in capsys.readouterr().err
-
-
-def test_files_of_other_commands_are_left_out_and_run_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store(tmp_path, "mnist-waves-1")
-    store(tmp_path, "mnist-waves-4")
-    (tmp_path / "shopping.json").write_text('["milk"]')
-    old = tmp_path / "mnist-waves-4-s0.json"
-    old.write_text(old.read_text().replace("--epochs 8", "--epochs 9"))
-    results = read(tmp_path)
-    assert [one.run.name for one in results.measured] == ["mnist-waves-1"]
-    assert results.unknown == ("mnist-waves-4-s0.json", "shopping.json")
-    ran: list[str] = []
-
-    def pretend(self: Executor, job: Job) -> Mapping[str, Any]:
-        ran.append(str(job))
-        raise RunFailed("enough")
-
-    monkeypatch.setattr(Executor, "__call__", pretend)
-    assert program.main(["--only", "mnist-waves-?", "--seeds", "1", "--missing", "--out", str(tmp_path)]) == 1
-    assert ran == ["mnist-waves-4 seed 0"]
-    assert "left out: mnist-waves-4-s0.json" in capsys.readouterr().err
-
-
-def test_a_file_that_says_so_may_be_of_another_command(tmp_path: Path) -> None:
-    store(tmp_path, "qm9-best", [4.5, 3.9])
-    path = tmp_path / "qm9-best-s0.json"
-    data = json.loads(path.read_text())
-    data["run"] |= {"command": "ampnet train qm9 --by-hand", "note": "It was cold that day."}
-    path.write_text(json.dumps(data))
-    text = page.text(read(tmp_path))
-    assert "ampnet train qm9 --by-hand" in text
-    assert "It was cold that day." in text

@@ -148,6 +148,11 @@ class Qm9Settings(Training):
     loss: Literal["squared", "absolute"] = option(
         "squared", "error that training minimises; the validation's metric is the absolute error in any case"
     )
+    split: int = option(
+        0,
+        "seed of the random split into training and validation molecules; choose settings on one, report another",
+        least=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Dipoles(Workload[Settings]):
     fact_types: ClassVar[Mapping[str, Any]] = {"mean": float, "std": float}
 
     def load(self, settings: Settings, data_dir: Path | None = None) -> Molecules:
-        data = load("qm9", data_dir)
+        data = load("qm9", data_dir, seed=settings.split)
         assert isinstance(data, Molecules)
         return limited(data, settings)
 

@@ -31,6 +31,7 @@ from ampnet.runtime.processes import Processes
 from ampnet.runtime.runtime import Runtime
 from ampnet.tile import tile
 from ampnet.update.policy import MakeOptimizer, Update
+from ampnet.update.remedies import AnnealedRate, AsyncNesterov, InverseRate, LoweredMomentum, Remedy
 
 V = TypeVar("V")
 
@@ -116,6 +117,7 @@ def policies(settings: Training, graph: Graph) -> tuple[Update, Mapping[str, Upd
         clip_norm=settings.clip_norm,
         schedule=decays if settings.decay < 1 else None,
         weights=settings.weights,
+        remedies=tuple(_remedies(settings)),
     )
     own: dict[str, Update] = {}
     for node in dict.fromkeys(map(graph.called, graph.parameterised())):
@@ -133,6 +135,13 @@ def of_node(given: Mapping[str, V], node: str) -> V | None:
     return given[node] if node in given else matching[-1] if matching else None
 
 
+def _remedies(settings: Training) -> Iterator[Remedy]:
+    if settings.stale_rate != "full":
+        yield InverseRate() if settings.stale_rate == "inverse" else AnnealedRate(settings.stale_updates)
+    if settings.stale_momentum == "lowered":
+        yield LoweredMomentum()
+
+
 def _optimizer(settings: Training, rate: float) -> MakeOptimizer:
     weight_decay = settings.weight_decay
     if settings.optimizer == "adam":
@@ -142,6 +151,14 @@ def _optimizer(settings: Training, rate: float) -> MakeOptimizer:
         return partial(torch.optim.Adam, lr=rate, betas=betas, fused=True)
     if settings.optimizer == "adagrad":
         return partial(torch.optim.Adagrad, lr=rate, weight_decay=weight_decay, fused=settings.device == "cpu")
+    if settings.optimizer == "nesterov":
+        return partial(AsyncNesterov, lr=rate)
+    if settings.optimizer == "nadam":
+        decoupled = bool(weight_decay)
+        betas = (0.99, settings.beta2)
+        return partial(
+            torch.optim.NAdam, lr=rate, betas=betas, weight_decay=weight_decay, decoupled_weight_decay=decoupled
+        )
     momentum = 0.9 if settings.optimizer == "momentum" else 0
     return partial(torch.optim.SGD, lr=rate, momentum=momentum, weight_decay=weight_decay)
 

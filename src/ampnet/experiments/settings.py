@@ -58,7 +58,7 @@ def option(default: Any, text: str, group: str = "model", **more: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-Optimizer = Literal["adam", "sgd", "momentum", "adagrad"]
+Optimizer = Literal["adam", "sgd", "momentum", "adagrad", "nesterov", "nadam"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,10 @@ class Training:
         "float32", "data type of the inputs of matrix products; everything else stays float32"
     )
     optimizer: Optimizer = option(
-        "adam", "torch optimizer; every layer has its own. momentum: SGD with momentum 0.9", "optimizer"
+        "adam",
+        "torch optimizer; every layer has its own. momentum: SGD with momentum 0.9; nesterov, nadam: made for "
+        "asynchronous pipelines, with momentum 0.99",
+        "optimizer",
     )
     rate_of: Mapping[str, float] = option(
         {}, "learning rate of single layers, by node name or pattern", "optimizer", metavar="NODE=RATE,..."
@@ -152,10 +155,24 @@ class Training:
         "counts nine times)",
         "updates",
     )
-    weights: Literal["current", "stash"] = option(
+    weights: Literal["current", "stash", "estimate", "predict"] = option(
         "current",
-        "weights used in the backward pass: the current ones, or a copy of those used in the forward pass (stash)",
+        "which weights are used where updates come between a forward and its backward pass. current: always the newest; "
+        "stash: backward, a copy of those used forward; estimate: an estimate of these; predict: forward, those "
+        "expected at the backward pass",
         "updates",
+    )
+    stale_rate: Literal["full", "annealed", "inverse"] = option(
+        "full",
+        "learning rate of stale gradients. inverse: divided by staleness + 1; annealed: the same at first, the full "
+        "rate after --stale-updates",
+        "updates",
+    )
+    stale_updates: int = option(
+        1000, "updates of a layer after which --stale-rate annealed is the full rate", "updates"
+    )
+    stale_momentum: Literal["full", "lowered"] = option(
+        "full", "momentum (Adam's beta1) of stale gradients; lowered: by what asynchrony adds to it", "updates"
     )
     barrier: bool = option(
         False,

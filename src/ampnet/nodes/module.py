@@ -38,6 +38,7 @@ class Module(Parameterised):
     """``Module(nn.PReLU())``: of rows. ``body`` and ``ports``: see the head of this file."""
 
     role: Role = "rows"
+    keeps_weights = True
 
     def __init__(
         self, module: nn.Module, key: Sequence[str] | None = None, *, body: Body | None = None, ports: int = 1
@@ -116,7 +117,8 @@ class Module(Parameterised):
     def _forward(self, arrived: Arrived) -> Output:
         site, messages, payloads, offsets = arrived
         xs = [self.rows_of(messages.with_payload(x)) for x in payloads]
-        y = self.compute(xs, self.updater.weights, self._lengths(len(messages), offsets))
+        w = self.updater.forward_weights() if messages.train else self.updater.weights
+        y = self.compute(xs, w, self._lengths(len(messages), offsets))
         if messages.train:
             keys = self.keys[site].pack(messages.states)
             self.caches[site].put(keys, (xs[0],), None, offsets[0], self.updater.seen_version())
@@ -133,7 +135,11 @@ class Module(Parameterised):
         updater.note_lags([(p.record.tag, len(p)) for p in parts])
         if messages.payload is not None:
             updater.count_messages(len(messages))
-        if messages.payload is None or not updater.stashes or all(p.record.tag == updater.version for p in parts):
+        if (
+            messages.payload is None
+            or not updater.looks_back
+            or all(p.record.tag == updater.seen_version() for p in parts)
+        ):
             return self._backward(port, messages, parts, updater.weights)
         out: list[Output] = []
         start = 0

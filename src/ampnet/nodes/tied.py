@@ -119,10 +119,21 @@ class Share:
 
     @property
     def weights(self) -> list[Tensor]:
-        return [self._node.updater.weights[i] for i in self._picks]
+        return self._pick(self._node.updater.weights)
 
     def weights_of(self, version: int) -> list[Tensor]:
-        found = self._node.updater.weights_of(version)
+        return self._pick(self._node.updater.weights_of(version))
+
+    def forward_weights(self) -> list[Tensor]:
+        return self._pick(self._node.updater.forward_weights())
+
+    def pinned(self, version: int) -> list[Tensor]:
+        return self._pick(self._node.updater.pinned(version))
+
+    def hold(self, version: int) -> list[Tensor]:
+        return self._pick(self._node.updater.hold(version))
+
+    def _pick(self, found: Sequence[Tensor]) -> list[Tensor]:
         return [found[i] for i in self._picks]
 
     @property

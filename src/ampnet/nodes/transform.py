@@ -123,6 +123,8 @@ class Parameterised(Node):
     """Whether rows that come in pieces may be taken piece by piece, each as a part."""
     keeps_y = False
     """Whether `back` reads the output rows."""
+    keeps_weights = False
+    """Whether a forward in training keeps tensors of its weights, which must not be written to until the backward."""
     ports = 1
     """The number of input ports of each site."""
     input_is_data = False
@@ -224,7 +226,7 @@ class Parameterised(Node):
 
     def forward(self, port: int, messages: Messages) -> Outputs:
         x, kept = self.rows_of(messages), dict[str, Tensor]()
-        y = self._compute(x, kept)
+        y = self._compute(x, kept, self.updater.forward_weights() if messages.train else self.updater.weights)
         if messages.train:
             self._kept = tuple(kept)
             residuals = (x, y if self.keeps_y else None, *kept.values())
@@ -232,10 +234,10 @@ class Parameterised(Node):
             self.caches[port].put(keys, residuals, None, messages.offsets, updater.seen_version())
         return [forward_to(port, messages.with_payload(y))]
 
-    def _compute(self, x: Tensor, kept: dict[str, Tensor]) -> Tensor:
+    def _compute(self, x: Tensor, kept: dict[str, Tensor], w: Sequence[Tensor]) -> Tensor:
         self.check(x)
-        span = BatchSpan(self._apart(x), self.updater.weights, kept)
-        like = self.updater.weights[0] if self.updater.weights else x
+        span = BatchSpan(self._apart(x), w, kept)
+        like = w[0] if w else x
         span.y = like.new_empty(x.shape[0], *self.shape_out(x))
         self.run(span)
         return span.y
@@ -252,7 +254,7 @@ class Parameterised(Node):
         if messages.payload is None:
             return [backward_to(port, messages)]
         updater.count_messages(len(messages))
-        if updater.stashes and any(p.record.tag != updater.version for p in parts):
+        if updater.looks_back and any(p.record.tag != updater.seen_version() for p in parts):
             return self._by_version(port, messages, parts)
         g = self._gradient(messages.payload, Kept(parts), updater.weights)
         return [backward_to(port, messages.with_payload(g))]
@@ -301,7 +303,7 @@ class Parameterised(Node):
             self.updater.forget_versions(self.live_versions())
 
     def probe(self, messages: Messages) -> bool:
-        self._compute(self.rows_of(messages), {})
+        self._compute(self.rows_of(messages), {}, self.updater.weights)
         return True
 
     def forget(self) -> None:

@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampnet.errors import a
+from ampnet.update.remedies.remedy import Remedy
 
 MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
 MakeSchedule = Callable[[Optimizer], LRScheduler]
@@ -53,8 +54,12 @@ class Update:
     """A learning-rate schedule: ``partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)``."""
     schedule_every: Literal["update", "epoch"] = "epoch"
     """When the schedule takes a step."""
-    weights: Literal["current", "stash"] = "current"
-    """Which weights a backward uses: current ones, or those used in the forward (kept until no message needs them)."""
+    weights: Literal["current", "stash", "estimate", "predict"] = "current"
+    """Which weights are used where they change between a forward and its backward. "current": whatever they are;
+    "stash": the backward uses those of the forward, which are kept until no message needs them; "estimate": ... or an
+    estimate of them; "predict": the forward uses those expected at its backward (`ampnet.update.remedies`)."""
+    remedies: tuple[Remedy, ...] = ()
+    """How the staleness of gradients changes the steps made with them (`ampnet.update.remedies`)."""
 
     def __post_init__(self) -> None:
         given: Any = self.optimizer
@@ -69,10 +74,12 @@ class Update:
         for name, allowed in (
             ("count", ("messages", "instances")),
             ("schedule_every", ("update", "epoch")),
-            ("weights", ("current", "stash")),
+            ("weights", ("current", "stash", "estimate", "predict")),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+        if not isinstance(self.remedies, tuple) or not all(isinstance(one, Remedy) for one in self.remedies):
+            raise TypeError(f"remedies is a tuple of Remedy objects, like (AnnealedRate(1000),); got {self.remedies!r}")
         for name in ("clip_norm", "clip_value"):
             value = getattr(self, name)
             if value is not None and not value > 0:

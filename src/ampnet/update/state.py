@@ -4,7 +4,8 @@
                optimizer/0/exp_avg   the optimizer's state, by trained parameter
                sum/0 ...             gradients that have not been applied yet, if there are any
                rows                  rows of a table that these gradients touch
-    data       version, counter, the optimizer's settings, its learning-rate schedule
+               mean/0 ...            mean update of each parameter, if weights are derived from it
+    data       version, counter, usual staleness, the optimizer's settings, its learning-rate schedule
 
 The tensors are the updater's own, not copies: a caller that keeps them copies them, one that sends them need not.
 """
@@ -45,6 +46,9 @@ def state_of(updater: Updater, *, weights: bool) -> UpdaterState:
     if weights:
         tensors |= {f"weight/{i}": weight for i, weight in enumerate(updater.weights)}
     data: dict[str, Any] = {"version": updater.version, "counter": updater.counter, "pending": updater.pending}
+    data["lag"] = updater.lag
+    if updater.view is not None and updater.view.moving is not None:
+        tensors |= {f"mean/{i}": mean for i, mean in enumerate(updater.view.moving.mean)}
     if updater.pending:
         tensors |= {f"sum/{i}": total for i, total in enumerate(updater.sums)}
         if updater.touched:
@@ -98,6 +102,11 @@ def restore_state(updater: Updater, state: UpdaterState, node: str, *, pending: 
         updater.optimizer.load_state_dict({**loaded, "state": deepcopy(loaded["state"])})  # which keeps the tensors
     if updater.schedule is not None and "schedule" in data:
         updater.schedule.load_state_dict(deepcopy(data["schedule"]))
+    updater.lag = float(data.get("lag", 0.0))
+    if updater.view is not None and updater.view.moving is not None and "mean/0" in tensors:
+        for i, mean in enumerate(updater.view.moving.mean):
+            mean.copy_(tensors[f"mean/{i}"])
+        updater.rebase()
     if pending and data["pending"]:
         updater.counter = data["counter"]
         updater.set_pending([tensors[f"sum/{i}"] for i in range(len(updater.weights))], tensors.get("rows"))
@@ -105,7 +114,7 @@ def restore_state(updater: Updater, state: UpdaterState, node: str, *, pending: 
 
 def _check_shapes(updater: Updater, tensors: Mapping[str, Tensor], node: str) -> None:
     for i, weight in enumerate(updater.weights):
-        for what in ("weight", "sum"):
+        for what in ("weight", "sum", "mean"):
             found = tensors.get(f"{what}/{i}")
             if found is not None and found.shape != weight.shape:
                 raise CheckpointError(

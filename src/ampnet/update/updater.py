@@ -4,7 +4,8 @@ Every update raises ``version`` by one. A forward stores the version it saw; the
 message's **staleness**, exact and per message.
 
 With ``weights="stash"`` the weights of a version are copied just before the update that would overwrite them, if any
-live message was forwarded under them, and dropped when the last such message has come back.
+live message was forwarded under them, and dropped when the last such message has come back. A node whose forward keeps
+tensors of its weights (a tape of autograd) computes with such a copy from the start (`hold`).
 
 The sums are float32 where the parameters are narrower (bfloat16, float16), so that small gradients are not lost while
 they add up; they are cast to the parameter's dtype for the optimizer.
@@ -21,6 +22,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampnet.update.policy import Update
+from ampnet.update.remedies.estimate import Estimate
+from ampnet.update.remedies.mean import View
+from ampnet.update.remedies.predict import Predict
+from ampnet.update.remedies.remedy import remedied
 from ampnet.update.steps import Stepper, stepper
 from ampnet.update.sums import Sums
 
@@ -56,6 +61,12 @@ class Updater:
         self.schedule: LRScheduler | None = None
         self.lags: list[tuple[int, int]] = []
         """(staleness, messages) of the last backward batch."""
+        self.lag = 0.0
+        """Running mean of the staleness of messages."""
+        self._heard: tuple[int, int] | None = None
+        """Sum of staleness, and messages, of the gradients that have not been applied; None: nothing ever came."""
+        self.view: View | None = None
+        """Which weights forwards and backwards use, if not simply the current or stashed ones."""
         self.live_versions: Callable[[], set[int]] = set
         self._touched = False
         self.waiting = False
@@ -116,6 +127,9 @@ class Updater:
         self._trained = [i for i, p in enumerate(self.parameters) if p.requires_grad]
         self._partly = len(trained) < len(self.parameters)
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
+        self.lag, self._heard = 0.0, None
+        derived = {"estimate": Estimate, "predict": Predict}.get(policy.weights)
+        self.view = None if derived is None or self.touched is not None else derived(self)
 
     @property
     def learning_rate(self) -> float | None:
@@ -174,6 +188,7 @@ class Updater:
             or self._touched
             or self.stashes
             or self._partly
+            or policy.remedies
         ):
             return
         if instances < policy.min_update_frequency or self.waiting or self.together:
@@ -202,8 +217,25 @@ class Updater:
         return self.version if self.of_all is None else self.of_all()
 
     def note_lags(self, versions: list[tuple[int, int]]) -> None:
+        """Record the versions that messages saw, with the number of messages of each, at their backward."""
         now = self.seen_version()
-        self.lags = [(now - version, count) for version, count in versions]
+        self.hear([(now - version, count) for version, count in versions])
+
+    def hear(self, lags: list[tuple[int, int]]) -> None:
+        """Record (staleness, messages) of gradients that are added to the sums."""
+        self.lags = lags
+        stale, messages = sum(lag * count for lag, count in lags), sum(count for _, count in lags)
+        if not messages:
+            return
+        if self._heard is None:
+            self._heard, self.lag = (0, 0), stale / messages
+        self._heard = self._heard[0] + stale, self._heard[1] + messages
+        self.lag += 0.1 * (stale / messages - self.lag)
+
+    def _pending_lag(self) -> float:
+        """The mean staleness of the gradients that have not been applied."""
+        stale, messages = self._heard or (0, 0)
+        return stale / messages if messages else self.lag
 
     def count_messages(self, n: int) -> None:
         """Gradients of ``n`` messages have been added to the sums."""
@@ -232,9 +264,13 @@ class Updater:
         if self._went:
             self._went = False
             self._stepped()
-        elif not self._step_rows(count):
-            self._step(self.sums, count)
-            self.adding.forget()
+        else:
+            assert self.optimizer is not None
+            with remedied(self.optimizer, self.policy.remedies, self._pending_lag(), self.version):
+                if not self._step_rows(count):
+                    self._step(self.sums, count)
+                    self.adding.forget()
+            self._stepped()
         self._start_anew()
         return Applied(self.version, count, reason)
 
@@ -245,7 +281,7 @@ class Updater:
         quick, policy = self.stepper, self.policy
         if quick is None or policy is None or not self._touched or self._went:
             return None
-        if not self._is_plain(self.adding):
+        if not self._is_plain(self.adding) or policy.remedies:
             return None
         if self.touched and quick.can_step_rows():
             return None
@@ -271,7 +307,11 @@ class Updater:
         """Update the weights with the gradients of all replicas. ``own``: how many of them are this one's."""
         if self.policy is None:
             return None
-        self._step([total.clone() for total in sums], count)
+        assert self.optimizer is not None
+        with remedied(self.optimizer, self.policy.remedies, self._pending_lag(), self.version):
+            self._step([total.clone() for total in sums], count)
+        self._stepped()
+        self._heard = None if self._heard is None else (0, 0)
         return Applied(self.version, own, "together")
 
     def give(self) -> int:
@@ -287,11 +327,18 @@ class Updater:
         for weight, given in zip(self.weights, weights, strict=True):
             weight.copy_(given)
         self.version += 1
+        self.rebase()
+
+    def rebase(self) -> None:
+        """The weights were replaced, which is no movement of theirs: measure it from here."""
+        if self.view is not None and self.view.moving is not None:
+            self.view.moving.rebase()
 
     def _start_anew(self) -> None:
         if self.touched is not None:
             self.touched.clear()
         self.counter, self._touched = 0, False
+        self._heard = None if self._heard is None else (0, 0)
 
     def _step(self, sums: list[Tensor], count: int) -> None:
         """One optimizer step with these gradient sums, which it may change."""
@@ -301,7 +348,6 @@ class Updater:
         self._keep_version()
         if self.stepper is not None and self._is_plain(sums):
             self.stepper.step(self._of_trained(sums), count if policy.average else 1)
-            self._stepped()
             return
         if policy.average and count > 1:
             torch._foreach_div_(sums, count)
@@ -315,7 +361,6 @@ class Updater:
         optimizer.step()
         for parameter in self.parameters:
             parameter.grad = None
-        self._stepped()
 
     def _of_trained(self, sums: Sequence[Tensor]) -> Sequence[Tensor]:
         """The sums of the parameters that are not frozen."""
@@ -342,13 +387,15 @@ class Updater:
         gradients = total.index_select(0, rows)
         quick.step_rows(self.weights[0], rows, gradients.div_(count) if policy.average and count > 1 else gradients)
         total.index_fill_(0, rows, 0)
-        self._stepped()
         return True
 
     def _stepped(self) -> None:
+        """After a step: the schedule, the version, the movement of the weights."""
         if self.schedule is not None and self.policy is not None and self.policy.schedule_every == "update":
             self.schedule.step()
         self.version += 1
+        if self.view is not None and self.view.moving is not None:
+            self.view.moving.stepped()
 
     def end_epoch(self) -> None:
         """At the end of an epoch, after the flush: step the learning-rate schedule."""
@@ -361,12 +408,33 @@ class Updater:
             self.schedule.step()  # (torch warns of a schedule that steps before its optimizer ever did)
 
     def _keep_version(self) -> None:
-        if self.version in self.live_versions():
+        if self.version not in self._stash and self.version in self.live_versions():
             self._stash[self.version] = [w.clone() for w in self.weights]
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether a backward uses other weights than the current ones, if they have changed since its forward."""
+        return self.stashes or self.view is not None
+
+    def forward_weights(self) -> list[Tensor]:
+        """The weights that a forward in training uses now."""
+        return self.weights if self.view is None else self.view.forward()
+
     def weights_of(self, version: int) -> list[Tensor]:
-        """The weights as a forward of this version saw them."""
+        """The weights for the backward of a forward that saw this version; where they are stashed, those it used."""
+        if self.view is not None:
+            return self.view.backward(version)
         return self.weights if version == self.version else self._stash[version]
+
+    def pinned(self, version: int) -> list[Tensor]:
+        """The weights of a version that a passage pins."""
+        return self.weights if version == self.version else self._stash[version]
+
+    def hold(self, version: int) -> list[Tensor]:
+        """The weights of a version that a passage pins, as tensors that no update writes to."""
+        if version == self.version and version not in self._stash:
+            self._stash[version] = [w.clone() for w in self.weights]
+        return self._stash[version]
 
     def forget_versions(self, live: set[int]) -> None:
         for version in [v for v in self._stash if v not in live]:

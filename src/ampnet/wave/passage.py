@@ -45,6 +45,8 @@ class Passage:
         self.train, self.skips, self.alone = lot.train, skips, alone
         self.at, self.backward, self.played_at = 0, False, 0
         self.pins: dict[str, int] = {}
+        self.saw: dict[str, int] = {}
+        """Of nodes whose weights are derived: the version when the passage reached them."""
         self.reports: list[Report] = []
         self.skipped: set[int] = set()
         """Skipped instances: a payload, a loss, or a gradient was not finite."""
@@ -147,12 +149,18 @@ class Passage:
     # -- called by kernels
 
     def weights(self, node: Parameterised) -> list[Tensor]:
-        """The weights that a node computes with: current ones, or the first version that this passage used."""
+        """The weights that a node computes with: current ones, the first version that this passage used, or weights
+        derived from both (`ampnet.update.remedies`)."""
         updater = node.updater
-        if self.alone or not (updater.stashes or not self.train) or updater.of_all is not None:
+        if self.alone:
+            return updater.weights
+        if self.train and updater.view is not None:
+            saw = self.saw.setdefault(node.name, updater.seen_version())
+            return updater.weights_of(saw) if self.backward else updater.forward_weights()
+        if (self.train and not updater.stashes) or updater.of_all is not None:
             return updater.weights
         pin = self.pins.setdefault(node.name, updater.version)
-        return updater.weights if pin == updater.version else updater.weights_of(pin)
+        return updater.hold(pin) if self.train and node.keeps_weights else updater.pinned(pin)
 
     def sums(self, node: Parameterised) -> Sums:
         """The gradient sums of a node's parameters."""

@@ -57,6 +57,9 @@ from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline, told_of
 
 _SPARE = 4
 """Default number of passages in flight, if waves take turns."""
+WAVES_AHEAD = 2
+"""Waves in flight for each worker of a team, if nobody chose the size of waves. More would not keep workers busier, and
+each is an update that its gradients do not know of."""
 _LOOK = 8
 """Operations after which it is looked whether their events are wanted, where waves take turns."""
 _STRETCH = 6
@@ -117,6 +120,8 @@ class Player:
         """Whether weight versions are recorded, and gradients checked, operation by operation."""
         self.passages: list[Passage] = []
         """In flight, the oldest first."""
+        self._ahead = None if self._alone or wave_size is not None else WAVES_AHEAD * max(len(t.workers) for t in teams)
+        """The maximal number of training passages in flight; None: no limit."""
         self._early: dict[int, dict[tuple[int, int, int], Slice]] = {}
         """Slices received for waves that have not begun here, by wave."""
         self._by_wave: dict[int, Passage] = {}
@@ -208,6 +213,11 @@ class Player:
                 size = min(size, updater.policy.min_update_frequency - counted)
         return size
 
+    def _may_begin(self, lot: Lot) -> bool:
+        """Whether one more wave may be in flight. All workers of a team begin waves in one order, so the oldest wave is
+        in flight everywhere, whatever the limit, and nothing waits for ever."""
+        return self._ahead is None or not lot.train or sum(p.train for p in self.passages) < self._ahead
+
     def _begin(self, most: int) -> Passage:
         told = self._announce.wants(Wave)
         began = self.clock() if told else 0.0
@@ -246,8 +256,9 @@ class Player:
         if self.updates.pass_token():
             return True
         ready = self.passages if self._alone else [passage for passage in self.passages if passage.ready()]
-        passage = self.schedule.next(ready, bool(self._staged))
-        if passage is None and not self._staged:
+        begins = bool(self._staged) and self._may_begin(self._staged[0])
+        passage = self.schedule.next(ready, begins)
+        if passage is None and not begins:
             return False
         began = time.perf_counter()
         if passage is None:
@@ -414,7 +425,7 @@ class Player:
         if not lags:
             updater.go_direct(0)  # what went into the weights was zero, and is no update
             return
-        updater.lags = sorted(lags.items())
+        updater.hear(sorted(lags.items()))
         self.updates.note_lags(node, updater.lags)
         if node.name not in passage.brought:  # all of it was left out
             return

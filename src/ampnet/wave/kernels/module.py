@@ -4,12 +4,20 @@
     backward    the gradients of what it read, by the tape; those of the parameters are added up
     collect     hands them on
 
-A tape is of the weights that it saw. If they were updated since (waves take turns, or nodes are on several workers),
-the forward is repeated with the weights that the backward is to see.
+A tape holds the tensors of weights that it was made with. It is good for the backward if the passage is still given the
+same tensors, and nobody wrote to them meanwhile:
+
+    stash       the passage pins tensors that no update writes to       the tape is good, whatever was updated
+    current     an update writes into the tensors of the weights        the forward is repeated, with what they are now
+    derived     the backward is given other tensors (`ampnet.update.remedies`)                repeated, with those
+
+A tape reads its rows where they are: within a passage they are written once, and its memory is used again when it ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -21,6 +29,18 @@ from ampnet.wave.kernels.kernel import Kernel
 
 if TYPE_CHECKING:
     from ampnet.wave.passage import Passage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taped:
+    """A tape and the weights that it was made with."""
+
+    tape: Tape
+    weights: Sequence[Tensor]
+    written: Sequence[int]
+    """How often each of them had been written to."""
+    version: int
+    """The node's version: another process may write to shared weights, and an optimizer to ``parameter.data``."""
 
 
 class ModuleKernel(Kernel):
@@ -35,31 +55,30 @@ class ModuleKernel(Kernel):
         node = self.site.face
         assert isinstance(node, Module)
         self.node = node
-        self._tapes: dict[int, tuple[int, Tape]] = {}
-        """By round: the version of the weights, and the tape."""
+        self._tapes: dict[int, Taped] = {}
+        """By round."""
         self._sums: list[Tensor | None] = [None] * len(node.parameters)
 
     def forward(self, op: Operation) -> None:
         weights = self.passage.weights(self.node)
         if self.train:
-            version, tape = self.node.updater.seen_version(), self._tape(op, weights)
-            self._tapes[op.round] = version, tape
+            tape = self._tape(op, weights)
+            written, version = [w._version for w in weights], self.node.updater.seen_version()
+            self._tapes[op.round] = Taped(tape, list(weights), written, version)
             y = tape.y.detach()
         else:
             y = self.node.compute(self._rows(op), weights, self._lengths(op))
         self.out.put(op.start, op.stop, y)
 
-    def _tape(self, op: Operation, weights: list[Tensor]) -> Tape:
+    def _tape(self, op: Operation, weights: Sequence[Tensor]) -> Tape:
         xs = self._rows(op)
         wanted = [read.moved and x.is_floating_point() for read, x in zip(op.reads, xs, strict=True)]
         return self.node.taped(xs, weights, self._lengths(op), wanted)
 
     def _rows(self, op: Operation) -> list[Tensor]:
-        """Returns a copy of the rows that an operation reads: an arena is written to later, and a tape keeps its
-        inputs."""
-        rows = [self.rows(op, i) for i in range(len(op.reads))]
-        shared = self.train
-        return [x.clone() if shared and r.places() is None else x for x, r in zip(rows, op.reads, strict=True)]
+        """The input rows of an operation, in place. ``data`` counts writes by itself: autograd refuses a tape whose
+        inputs were written to, and other rows of the arena are."""
+        return [self.rows(op, i).data for i in range(len(op.reads))]
 
     def _lengths(self, op: Operation) -> list[Lengths]:
         if not self.node.body.grouped:
@@ -69,14 +88,21 @@ class ModuleKernel(Kernel):
         return self._known[op.round]
 
     def backward(self, op: Operation) -> None:
-        version, tape = self._tapes.pop(op.round)
-        if version != self.node.updater.seen_version():
-            tape = self._tape(op, self.passage.weights(self.node))
+        made, weights = self._tapes.pop(op.round), self.passage.weights(self.node)
+        tape = made.tape if self._is_good(made, weights) else self._tape(op, weights)
         dxs, dw = tape.gradients(self.gradient(op))
         for i, dx in enumerate(dxs):
             if dx is not None:
                 self.add(op, i, dx)
         self._sums = [b if a is None else a if b is None else a + b for a, b in zip(self._sums, dw, strict=True)]
+
+    def _is_good(self, made: Taped, weights: Sequence[Tensor]) -> bool:
+        """Whether a tape holds for the backward, which is to use these weights."""
+        before = zip(weights, made.weights, made.written, strict=True)
+        if not all(now is then and now._version == written for now, then, written in before):
+            return False
+        pinned = self.node.name in self.passage.pins
+        return pinned or made.version == self.node.updater.seen_version()
 
     def collect(self) -> None:
         self.passage.sums(self.node).add_each(self._sums)

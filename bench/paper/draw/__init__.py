@@ -1,0 +1,1 @@
+"""Pictures of the page of results, one module for each kind."""
