@@ -6,7 +6,7 @@
 
 Equal for all: the modules (`examples.gpt`), their initial weights, the cut into stages, the microbatches and their
 order, the microbatches in an update, AdamW and its rate, float32, one thread for each process, the cores that a process
-may use. Ours uses in each backward the weights of its forward (``weights="stash"``).
+may use. Ours uses in each backward the weights of its forward (``weights="stash"``), and no remedy for staleness.
 
     settings      what is run
     asynchronous  ours: `Processes`

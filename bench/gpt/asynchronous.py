@@ -11,18 +11,17 @@ import mmap
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
-import torch
+from examples.gpt.data import Corpus
+from examples.gpt.model import affinity, microbatch
 from torch import Tensor
 
 import ampnet
 from ampnet.events.staleness import StalenessMeter
+from ampnet.update.remedies import LoweredMomentum
 from bench.gpt.cores import sets_for
 from bench.gpt.settings import Setting, Trace
-from examples.gpt.data import Corpus
-from examples.gpt.model import affinity
 
 
 def run(setting: Setting, corpus: Corpus) -> Trace:
@@ -59,14 +58,18 @@ def run(setting: Setting, corpus: Corpus) -> Trace:
             if left and number == left[0] * setting.microbatches:
                 left.pop(0)
                 mark()
-            yield graph.bucket(setting.sequences, *batch)
+            yield microbatch(graph, *batch)
 
     graph = ampnet.compile(model, *(rows[0] for rows in corpus.held_out(1, context)))
     update = ampnet.Update(
-        partial(torch.optim.AdamW, lr=setting.learning_rate, fused=True),
+        setting.optimizer,
         setting.microbatches,
         "instances",
+        schedule=setting.schedule,
+        schedule_every="update",
         weights="stash",
+        # Without a remedy for staleness, steps are those of synchronous pipelines.
+        remedies=(LoweredMomentum(),) if setting.contender == "ours-momentum" else (),
     )
     with ampnet.Processes(
         graph,

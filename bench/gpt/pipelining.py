@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import islice
@@ -20,14 +21,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from examples.gpt.data import Corpus
+from examples.gpt.model import next_character, stages
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from bench.gpt.cores import sets_for
 from bench.gpt.settings import Setting, Trace
-from examples.gpt.data import Corpus
-from examples.gpt.model import next_character, stages
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 PATIENCE = timedelta(seconds=120)
@@ -40,8 +41,10 @@ def run(setting: Setting, corpus: Corpus) -> Trace:
         workers = [
             context.Process(target=_stage, args=(rank, setting, corpus, Path(folder))) for rank in range(setting.stages)
         ]
-        for worker in workers:
-            worker.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which the stages do not use
+            for worker in workers:
+                worker.start()
         for worker in workers:
             worker.join()
         failed = [rank for rank, worker in enumerate(workers) if worker.exitcode]
@@ -85,7 +88,8 @@ def _stage(rank: int, setting: Setting, corpus: Corpus, folder: Path) -> None:
     )
     module = nn.Sequential(*(part for _, part in stages(setting.model(), setting.stages)[rank]))
     parameters, watch = list(module.parameters()), Stopwatch()
-    optimizer = torch.optim.AdamW(parameters, lr=setting.learning_rate, fused=True)
+    optimizer = setting.optimizer(parameters)
+    rate = setting.schedule(optimizer)
     stage = PipelineStage(module, rank, setting.stages, torch.device("cpu"))
     stage.forward_one_chunk = watch.around(stage.forward_one_chunk)  # type: ignore[method-assign]
     stage.backward_one_chunk = watch.around(stage.backward_one_chunk)  # type: ignore[method-assign]
@@ -107,6 +111,7 @@ def _stage(rank: int, setting: Setting, corpus: Corpus, folder: Path) -> None:
         else:
             schedule.step(**quiet)
         step()
+        rate.step()
         optimizer.zero_grad()
         if number in marks:
             if number == setting.warm:

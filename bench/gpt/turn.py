@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from examples.gpt.data import Corpus, library
+from examples.gpt.model import Sizes, next_character
 
 from bench.gpt import asynchronous, pipelining
 from bench.gpt.settings import Setting, Trace
-from examples.gpt.data import Corpus, library
-from examples.gpt.model import Sizes, next_character
 
 _TOGETHER = 16
 """Held-out sequences in one call of the model."""
@@ -48,9 +48,9 @@ class Turn:
 
 def run(setting: Setting, corpus: Corpus | None = None) -> Turn:
     """Trains, then measures the held-out loss of all snapshots."""
+    torch.set_num_threads(1)  # before anything is computed: stages are forked from this process
     corpus = library() if corpus is None else corpus
-    torch.set_num_threads(1)
-    contender = asynchronous if setting.contender == "ours" else pipelining
+    contender = asynchronous if setting.contender.startswith("ours") else pipelining
     trace = contender.run(setting, corpus)
     marks, seconds = setting.marks(), trace.seconds[-1]
     busy = [one / seconds for one in trace.busy]
@@ -79,8 +79,7 @@ def _loss(plain: torch.nn.Module, weights: list[torch.Tensor], tokens: torch.Ten
     for parameter, weight in zip(plain.parameters(), weights, strict=True):
         parameter.copy_(weight)
     found = [
-        next_character(plain(x), y)
-        for x, y in zip(tokens.split(_TOGETHER), targets.split(_TOGETHER), strict=True)
+        next_character(plain(x), y) for x, y in zip(tokens.split(_TOGETHER), targets.split(_TOGETHER), strict=True)
     ]
     return float(torch.cat(found).mean())
 

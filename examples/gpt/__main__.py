@@ -1,9 +1,9 @@
 """Trains the GPT as an asynchronous pipeline of worker processes: ``python -m examples.gpt``, from the repository.
 
-    worker 0   F1 F2 F3 F4    B1 F5    B2 F6    B3 F7 ...      F5: forward of microbatch 5, B1: backward of microbatch 1
-    worker 1      F1 F2 F3 B1    F4 B2    F5 B3    F6          a worker updates its blocks after the backward of every
-    worker 2         F1 F2 B1 F3    B2 F4    B3 F5 ...         fourth microbatch, alone and at once: nobody waits for the
-    worker 3            F1 B1    F2 B2    F3 B3                pipeline to drain, as it does between synchronous steps
+    worker 0   F1 F2 F3 F4    B1 F5    B2 F6    B3 F7 ...    F5: forward of microbatch 5, B1: backward of microbatch 1
+    worker 1      F1 F2 F3 B1    F4 B2    F5 B3    F6
+    worker 2         F1 F2 B1 F3    B2 F4    B3 F5 ...       a worker updates its blocks after every fourth backward, at
+    worker 3            F1 B1    F2 B2    F3 B3              once: the pipeline is never drained for an update
 
 A microbatch may meet newer weights in its backward than in its forward. With ``weights="stash"`` the backward uses
 those of its forward. How that compares with synchronous pipelines: ``python -m bench.gpt``.
@@ -16,10 +16,10 @@ import time
 from functools import partial
 
 import torch
+from examples.gpt.data import library
+from examples.gpt.model import Gpt, Sizes, affinity, microbatch
 
 import ampnet
-from examples.gpt.data import library
-from examples.gpt.model import Gpt, Sizes, affinity
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> list[float]:
     each = args.updates * args.microbatches
     batches = corpus.microbatches(args.parts * each, args.sequences, sizes.context, args.seed)
     valid = [
-        graph.bucket(len(x), x, y)
+        microbatch(graph, x, y)
         for x, y in zip(tokens.split(args.sequences), targets.split(args.sequences), strict=True)
     ]
     weights = sum(p.numel() for p in model.parameters())
@@ -46,14 +46,14 @@ def main(arguments: list[str] | None = None) -> list[float]:
         workers=args.workers,
         affinity=affinity(model, args.workers),
         update=update,
-        max_active_keys=args.in_flight or args.workers + 2,
+        max_active_keys=args.in_flight or args.workers + 1,
         wave_size=1,
     ) as runtime:
         losses = [runtime.infer(valid).loss]
         print(f"before training: held-out loss {losses[0]:.3f}")
         for part in range(1, args.parts + 1):
             began = time.perf_counter()
-            trained = runtime.train(graph.bucket(args.sequences, *next(batches)) for _ in range(each))
+            trained = runtime.train(microbatch(graph, *next(batches)) for _ in range(each))
             speed = each * args.sequences * sizes.context / (time.perf_counter() - began)
             losses.append(runtime.infer(valid).loss)
             print(
@@ -73,7 +73,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     add("--updates", type=int, default=50, help="updates in each part (default: 50)")
     add("--microbatches", type=int, default=4, help="microbatches in an update (default: 4)")
     add("--sequences", type=int, default=2, help="sequences in a microbatch (default: 2)")
-    add("--in-flight", type=int, help="microbatches in flight (default: 2 more than workers)")
+    add("--in-flight", type=int, help="microbatches in flight (default: 1 more than workers)")
     add("--blocks", type=int, default=sizes.blocks, help=f"transformer blocks (default: {sizes.blocks})")
     add("--width", type=int, default=sizes.width, help=f"numbers in a row (default: {sizes.width})")
     add("--heads", type=int, default=sizes.heads, help=f"heads of attention (default: {sizes.heads})")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import ampnet
-from ampnet.lang import loss, whole
+from ampnet.lang import Compiled, loss, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,6 @@ class Gpt(ampnet.Model):
         self.sizes = sizes
         self.embed, self.head = Embed(sizes), Head(sizes)
         self.blocks = nn.ModuleList(Block(sizes) for _ in range(sizes.blocks))
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear):
-                nn.init.zeros_(module.bias)
-        for block in self.blocks:  # what blocks add does not grow with their number
-            for last in (block.mix, block.down):
-                nn.init.normal_(last.weight, std=0.02 / (2 * sizes.blocks) ** 0.5)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = whole(self.embed, tokens)
@@ -127,6 +119,13 @@ def stages(model: Gpt, count: int) -> list[list[tuple[str, nn.Module]]]:
     each = len(blocks) // count
     cut = [blocks[i * each : (i + 1) * each] for i in range(count)]
     return [[*([first] if i == 0 else []), *some, *([last] if i == count - 1 else [])] for i, some in enumerate(cut)]
+
+
+def microbatch(graph: Compiled, tokens: Tensor, targets: Tensor) -> ampnet.Instance:
+    """Returns one instance for all sequences of a microbatch."""
+    if len(tokens) == 1:
+        return graph.instance(tokens[0], targets[0])
+    return graph.bucket(len(tokens), tokens, targets)
 
 
 def affinity(model: Gpt, workers: int) -> dict[str, int]:

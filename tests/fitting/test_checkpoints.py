@@ -167,7 +167,7 @@ def test_other_settings_of_fit(change: dict[str, Any], words: str, tmp_path: Pat
         (Update(partial(Adam, lr=0.1), 4, "instances"), r"optimizer of node 'cell' is Adam\(lr=0.1\), and was"),
         (Update(partial(SGD, lr=0.02), 4, "instances"), r"is SGD\(lr=0.02\), and was Adam\(lr=0.02\)"),
         (ADAM.but(min_update_frequency=5), "min_update_frequency of node 'cell' is 5, and was 4"),
-        (ADAM.but(weights="stash"), "weights of node 'cell' is stash, and was current"),
+        (ADAM.but(weights="stash"), "weights of node 'cell' is stash, and was auto"),
     ],
 )
 def test_other_updates(update: Update, words: str, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def make_judge(graph: Graph, settings: Training) -> Runtime:
 
 def policies(settings: Training, graph: Graph) -> tuple[Update, Mapping[str, Update]]:
     """The policy of all nodes, and of those that have another, by name."""
-    decays = partial(ExponentialLR, gamma=settings.decay)
+    decays = partial(ExponentialLR, gamma=settings.stretched_decay())
     common = Update(
         _optimizer(settings, settings.learning_rate),
         settings.min_update_frequency,
@@ -137,7 +137,9 @@ def of_node(given: Mapping[str, V], node: str) -> V | None:
 
 def _remedies(settings: Training) -> Iterator[Remedy]:
     if settings.stale_rate != "full":
-        yield InverseRate() if settings.stale_rate == "inverse" else AnnealedRate(settings.stale_updates)
+        powers = {"inverse": 1.0, "root": 0.5}
+        power = powers.get(settings.stale_rate)
+        yield AnnealedRate(settings.stale_updates) if power is None else InverseRate(power)
     if settings.stale_momentum == "lowered":
         yield LoweredMomentum()
 

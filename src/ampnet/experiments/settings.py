@@ -61,6 +61,10 @@ def option(default: Any, text: str, group: str = "model", **more: Any) -> Any:
 Optimizer = Literal["adam", "sgd", "momentum", "adagrad", "nesterov", "nadam"]
 
 
+MANY_REPLICAS = 8
+"""With n replicas, more than this, the rate decays n / 8 times as slowly: see `docs/asynchrony.md`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The settings that all workloads share."""
@@ -130,7 +134,11 @@ class Training:
         {}, "learning rate of single layers, by node name or pattern", "optimizer", metavar="NODE=RATE,..."
     )
     decay: float = option(
-        1.0, "multiply the learning rate by this after every epoch", "optimizer", within="fraction", metavar="FACTOR"
+        1.0,
+        "multiply the learning rate by this after every epoch; with n replicas, more than 8, by its 8/n-th power",
+        "optimizer",
+        within="fraction",
+        metavar="FACTOR",
     )
     beta2: float = option(0.999, "Adam's beta2", "optimizer", within="share", metavar="B")
     weight_decay: float = option(
@@ -155,17 +163,17 @@ class Training:
         "counts nine times)",
         "updates",
     )
-    weights: Literal["current", "stash", "estimate", "predict"] = option(
-        "current",
-        "which weights are used where updates come between a forward and its backward pass. current: always the newest; "
-        "stash: backward, a copy of those used forward; estimate: an estimate of these; predict: forward, those "
-        "expected at the backward pass",
+    weights: Literal["auto", "current", "stash", "estimate", "predict"] = option(
+        "auto",
+        "which weights are used where updates come between a forward and its backward pass. current: always the "
+        "newest; stash: backward, a copy of those used forward; estimate: an estimate of these; predict: forward, "
+        "those expected at the backward pass; auto: stash, and predict for replicas that share weights",
         "updates",
     )
-    stale_rate: Literal["full", "annealed", "inverse"] = option(
-        "full",
-        "learning rate of stale gradients. inverse: divided by staleness + 1; annealed: the same at first, the full "
-        "rate after --stale-updates",
+    stale_rate: Literal["full", "annealed", "inverse", "root"] = option(
+        "annealed",
+        "learning rate of stale gradients. full: the same as of others; inverse: divided by the staleness; root: by "
+        "its square root; annealed: inverse at first, full after --stale-updates",
         "updates",
     )
     stale_updates: int = option(
@@ -290,6 +298,11 @@ class Training:
     def frequency(self) -> int:
         """Default number of gradients in an update."""
         return self.default_frequency
+
+    def stretched_decay(self) -> float:
+        """Returns the factor of the learning rate after an epoch, for this number of replicas."""
+        copies = 1 if self.replicas == "auto" or self.replicate is not None else self.replicas
+        return float(self.decay ** (MANY_REPLICAS / max(copies, MANY_REPLICAS)))
 
     def complete(self) -> Self:
         """The settings with every default filled in."""

@@ -26,6 +26,9 @@ def adopt(graph: Graph, update: Update | None, updates: dict[str, Update | None]
         raise GraphError(
             [f"updates names '{p}', but no node with parameters is called that; {nearest(p, known)}" for p in unused]
         )
+    for group in graph.replicas.values():
+        for name in group.members:
+            nodes[name].updater.shares = group.sync.when == "shared"
     for name, node in nodes.items():
         called = graph.called(name)  # a setting for a node holds for all its replicas
         matching = [o for pattern, o in updates.items() if fnmatchcase(name, pattern) or fnmatchcase(called, pattern)]
@@ -39,7 +42,8 @@ def _plain(policy: Update | None) -> dict[str, Any] | None:
     if policy is None:
         return None
     plain = ("min_update_frequency", "count", "average", "clip_norm", "clip_value", "weights")
-    return {name: getattr(policy, name) for name in plain}
+    remedies = None if policy.remedies is None else [repr(remedy) for remedy in policy.remedies]
+    return {name: getattr(policy, name) for name in plain} | {"remedies": remedies}
 
 
 def resolved(graph: Graph, rates: float | Mapping[str, float]) -> dict[str, float]:

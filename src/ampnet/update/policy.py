@@ -54,12 +54,14 @@ class Update:
     """A learning-rate schedule: ``partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)``."""
     schedule_every: Literal["update", "epoch"] = "epoch"
     """When the schedule takes a step."""
-    weights: Literal["current", "stash", "estimate", "predict"] = "current"
+    weights: Literal["auto", "current", "stash", "estimate", "predict"] = "auto"
     """Which weights are used where they change between a forward and its backward. "current": whatever they are;
     "stash": the backward uses those of the forward, which are kept until no message needs them; "estimate": ... or an
-    estimate of them; "predict": the forward uses those expected at its backward (`ampnet.update.remedies`)."""
-    remedies: tuple[Remedy, ...] = ()
-    """How the staleness of gradients changes the steps made with them (`ampnet.update.remedies`)."""
+    estimate of them; "predict": the forward uses those expected at its backward (`ampnet.update.remedies`). "auto":
+    stash; predict where replicas share weights."""
+    remedies: tuple[Remedy, ...] | None = None
+    """How the staleness of gradients changes the steps made with them (`ampnet.update.remedies`). None:
+    ``(AnnealedRate(1000),)``; an empty tuple: not at all. Gradients that are not stale are never changed."""
 
     def __post_init__(self) -> None:
         given: Any = self.optimizer
@@ -74,11 +76,12 @@ class Update:
         for name, allowed in (
             ("count", ("messages", "instances")),
             ("schedule_every", ("update", "epoch")),
-            ("weights", ("current", "stash", "estimate", "predict")),
+            ("weights", ("auto", "current", "stash", "estimate", "predict")),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
-        if not isinstance(self.remedies, tuple) or not all(isinstance(one, Remedy) for one in self.remedies):
+        given = () if self.remedies is None else self.remedies
+        if not isinstance(given, tuple) or not all(isinstance(one, Remedy) for one in given):
             raise TypeError(f"remedies is a tuple of Remedy objects, like (AnnealedRate(1000),); got {self.remedies!r}")
         for name in ("clip_norm", "clip_value"):
             value = getattr(self, name)

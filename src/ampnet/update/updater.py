@@ -25,9 +25,13 @@ from ampnet.update.policy import Update
 from ampnet.update.remedies.estimate import Estimate
 from ampnet.update.remedies.mean import View
 from ampnet.update.remedies.predict import Predict
-from ampnet.update.remedies.remedy import remedied
+from ampnet.update.remedies.rate import AnnealedRate
+from ampnet.update.remedies.remedy import Remedy, remedied
 from ampnet.update.steps import Stepper, stepper
 from ampnet.update.sums import Sums
+
+USUAL = (AnnealedRate(1000),)
+"""The remedies of an `Update` that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,9 @@ class Updater:
         self.version = 0
         self.counter = 0
         self.policy: Update | None = None
+        self.shares = False
+        """Whether replicas of the node in other processes write to the same weights."""
+        self.remedies: tuple[Remedy, ...] = ()
         self.stashes = self.counts_messages = False
         self.optimizer: Optimizer | None = None
         self.stepper: Stepper | None = None
@@ -118,7 +125,11 @@ class Updater:
         self.of_all = None
         trained = [p for p in self.parameters if p.requires_grad]
         self.policy = policy = policy if trained else None
-        self.stashes = policy is not None and policy.weights == "stash"
+        seen = None if policy is None else policy.weights
+        if seen == "auto":
+            seen = "predict" if self.shares else "stash"
+        self.stashes = seen == "stash"
+        self.remedies = USUAL if policy is None or policy.remedies is None else policy.remedies
         self.counts_messages = policy is not None and policy.count == "messages"
         if policy is None:
             return
@@ -128,7 +139,7 @@ class Updater:
         self._partly = len(trained) < len(self.parameters)
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
         self.lag, self._heard = 0.0, None
-        derived = {"estimate": Estimate, "predict": Predict}.get(policy.weights)
+        derived = {"estimate": Estimate, "predict": Predict}.get(seen or "")
         self.view = None if derived is None or self.touched is not None else derived(self)
 
     @property
@@ -186,9 +197,9 @@ class Updater:
             or policy is None
             or self.counts_messages
             or self._touched
-            or self.stashes
             or self._partly
-            or policy.remedies
+            or self.view is not None
+            or self._changes(self.lag)
         ):
             return
         if instances < policy.min_update_frequency or self.waiting or self.together:
@@ -232,6 +243,13 @@ class Updater:
         self._heard = self._heard[0] + stale, self._heard[1] + messages
         self.lag += 0.1 * (stale / messages - self.lag)
 
+    def _changes(self, lag: float) -> bool:
+        """Whether the remedies change a step with gradients of this staleness."""
+        if not self.remedies or not lag:
+            return False
+        now = self.seen_version()
+        return any(remedy.rate(lag, now) != 1 or remedy.momentum(0.9, lag) != 0.9 for remedy in self.remedies)
+
     def _pending_lag(self) -> float:
         """The mean staleness of the gradients that have not been applied."""
         stale, messages = self._heard or (0, 0)
@@ -266,7 +284,7 @@ class Updater:
             self._stepped()
         else:
             assert self.optimizer is not None
-            with remedied(self.optimizer, self.policy.remedies, self._pending_lag(), self.version):
+            with remedied(self.optimizer, self.remedies, self._pending_lag(), self.seen_version()):
                 if not self._step_rows(count):
                     self._step(self.sums, count)
                     self.adding.forget()
@@ -281,7 +299,7 @@ class Updater:
         quick, policy = self.stepper, self.policy
         if quick is None or policy is None or not self._touched or self._went:
             return None
-        if not self._is_plain(self.adding) or policy.remedies:
+        if not self._is_plain(self.adding) or self._changes(self._pending_lag()):
             return None
         if self.touched and quick.can_step_rows():
             return None
@@ -308,7 +326,7 @@ class Updater:
         if self.policy is None:
             return None
         assert self.optimizer is not None
-        with remedied(self.optimizer, self.policy.remedies, self._pending_lag(), self.version):
+        with remedied(self.optimizer, self.remedies, self._pending_lag(), self.seen_version()):
             self._step([total.clone() for total in sums], count)
         self._stepped()
         self._heard = None if self._heard is None else (0, 0)

@@ -62,6 +62,8 @@ class Passage:
         """Of each node: messages by staleness."""
         self.later: list[Callable[[], None]] = []
         """Products to be added to weights once all gradients are known to be finite."""
+        self.done: set[str] = set()
+        """Nodes whose last gradients are collected: they need the pinned version no more."""
         self.brought: set[str] = set()
         """Nodes that got gradients."""
         self._sums: dict[str, Sums] = {}

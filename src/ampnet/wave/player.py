@@ -120,7 +120,8 @@ class Player:
         """Whether weight versions are recorded, and gradients checked, operation by operation."""
         self.passages: list[Passage] = []
         """In flight, the oldest first."""
-        self._ahead = None if self._alone or wave_size is not None else WAVES_AHEAD * max(len(t.workers) for t in teams)
+        limited = schedule.one_by_one and not self._alone and wave_size is None
+        self._ahead = WAVES_AHEAD * max(len(team.workers) for team in teams) if limited else None
         """The maximal number of training passages in flight; None: no limit."""
         self._early: dict[int, dict[tuple[int, int, int], Slice]] = {}
         """Slices received for waves that have not begun here, by wave."""
@@ -152,7 +153,7 @@ class Player:
         return self.planners[0]
 
     def _held_by(self, name: str) -> Callable[[], set[int]]:
-        return lambda: {p.pins[name] for p in self.passages if name in p.pins}
+        return lambda: {p.pins[name] for p in self.passages if name in p.pins and name not in p.done}
 
     def _beat(self) -> None:
         if self.pulse is not None:
@@ -387,7 +388,11 @@ class Player:
         began, trained = self.clock() if self._traced else 0.0, op.trained
         for site in trained:
             assert isinstance(site.node, Parameterised)
-            site.node.updater.go_direct(self.updates.own(site.node, passage.numbers))
+            if passage.left[site.name] == 1:
+                passage.done.add(site.name)
+            updater = site.node.updater
+            current = passage.pins.get(site.name, updater.version) == updater.version  # and no copy of older ones
+            updater.go_direct(self.updates.own(site.node, passage.numbers) if current else 0)
         kernel = passage.kernels[op.site.number]
         idle = passage.idle.pop(op.site.number, ())
         if kernel.out.touched:

@@ -91,28 +91,28 @@ def test_predicted_weights_follow_their_recurrence(lag: int) -> None:
     assert measured < 1
 
 
-@pytest.mark.parametrize("lag", LAGS[1:])
+@pytest.mark.parametrize("lag", LAGS[2:])
 def test_a_rate_over_the_lag_is_stable_at_the_rate_that_no_delay_allows(lag: int) -> None:
-    """``2 / (lag + 1)`` is at most 4 / pi of ``2 sin(pi / (4 lag + 2))``, so at 0.7 of the bound without delay it is
-    stable for any lag."""
-    rate = 0.7 * bound(0)
+    """``2 / lag`` is at most 1.5 times ``2 sin(pi / (4 lag + 2))`` from a lag of 3 on, so at 0.6 of the bound without
+    delay it is stable."""
+    rate = 0.6 * bound(0)
     assert growth(train(sgd(rate), lag=lag, steps=300)) > 1
     assert growth(train(sgd(rate, remedies=(InverseRate(),)), lag=lag, steps=2000)) < 1
 
 
 def test_the_power_and_the_least_factor_of_the_inverse_rate() -> None:
-    assert [InverseRate().rate(lag, 0) for lag in (0, 0.6, 1, 4)] == [1, 0.625, 0.5, 0.2]
-    assert InverseRate(power=0.5).rate(3, 0) == 0.5
+    assert [InverseRate().rate(lag, 0) for lag in (0, 0.6, 1, 4)] == [1, 1, 1, 0.25]
+    assert InverseRate(power=0.5).rate(4, 0) == 0.5
     assert InverseRate(least=0.4).rate(4, 0) == 0.4
 
 
-@pytest.mark.parametrize("lag", LAGS[1:])
+@pytest.mark.parametrize("lag", LAGS[2:])
 def test_an_annealed_rate_is_over_the_lag_first_and_full_later(lag: int) -> None:
     remedy = AnnealedRate(100)
-    assert remedy.rate(lag, 0) == pytest.approx(1 / (lag + 1))
-    assert remedy.rate(lag, 50) == pytest.approx((lag + 1) ** -0.5)
+    assert remedy.rate(lag, 0) == pytest.approx(1 / lag)
+    assert remedy.rate(lag, 50) == pytest.approx(lag**-0.5)
     assert remedy.rate(lag, 100) == remedy.rate(lag, 10_000) == 1
-    rate = 0.7 * bound(0)
+    rate = 0.6 * bound(0)
     early = train(sgd(rate, remedies=(AnnealedRate(10**9),)), lag=lag, steps=2000)
     assert growth(early) < 1
     late = train(sgd(rate, remedies=(AnnealedRate(1),)), lag=lag, steps=300)

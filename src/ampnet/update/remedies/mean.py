@@ -36,7 +36,8 @@ class MovingWeights:
         """Called after an update: add to the mean what changed since the last call, for each update."""
         now = self._updater.seen_version()
         count = now - self.at
-        if count < 1:
+        if count < 1:  # versions are counted anew
+            self.rebase()
             return
         kept = KEPT ** (count / max(self._updater.lag, 1.0))
         for mean, last, weight in zip(self.mean, self.last, self._updater.weights, strict=True):

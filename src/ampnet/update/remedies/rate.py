@@ -4,8 +4,8 @@ Gradient descent on ``a/2 w^2`` with gradients ``lag`` updates old is stable up 
 
     2/a sin(pi / (4 lag + 2))        lag 0: 2/a        lag 1: 1/a        lag 10: 0.15/a         about pi / (2 a lag)
 
-so a rate that is right without delay is about ``lag + 1`` times too large with it. Both remedies divide by that (their
-authors by the lag itself, which leaves a lag of 1, too much by half, as it is):
+so a rate that is right without delay is about ``lag`` times too large with it. Both remedies divide by it, if it is
+above 1:
 
     AnnealedRate    in the first updates only, where steps are largest; later the full rate (PipeMare's T1, Yang et al.
                     2021)
@@ -21,10 +21,10 @@ from ampnet.update.remedies.remedy import Remedy
 
 @dataclass(frozen=True, slots=True)
 class AnnealedRate(Remedy):
-    """Multiplies the rate by ``(lag + 1) ** -p``, where ``p`` falls from 1 to 0 over the first ``updates``."""
+    """Multiplies the rate by ``lag ** -p``, where ``p`` falls from 1 to 0 over the first ``updates``."""
 
     updates: int
-    """Updates of the node after which it has its full rate."""
+    """Updates of the node's weights, by all replicas, after which it has its full rate."""
 
     def __post_init__(self) -> None:
         if self.updates < 1:
@@ -32,12 +32,12 @@ class AnnealedRate(Remedy):
 
     def rate(self, lag: float, updates: int) -> float:
         power = 1 - min(updates / self.updates, 1)
-        return float((lag + 1) ** -power)
+        return float(max(lag, 1.0) ** -power)
 
 
 @dataclass(frozen=True, slots=True)
 class InverseRate(Remedy):
-    """Divides the rate by ``lag + 1``, to a power: 1 is Zhang's rule, 0.5 is milder."""
+    """Divides the rate by the lag, to a power: 1 is Zhang's rule, 0.5 is milder."""
 
     power: float = 1.0
     least: float = 0.0
@@ -48,4 +48,4 @@ class InverseRate(Remedy):
             raise ValueError(f"power must be positive and least from 0 to 1, got {self.power} and {self.least}")
 
     def rate(self, lag: float, updates: int) -> float:
-        return float(max((lag + 1) ** -self.power, self.least))
+        return float(max(max(lag, 1.0) ** -self.power, self.least))

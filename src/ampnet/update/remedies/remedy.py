@@ -17,7 +17,7 @@ class Remedy:
 
     def rate(self, lag: float, updates: int) -> float:
         """Returns the factor of the learning rate. ``lag``: the mean over the gradients of this update; ``updates``:
-        those that the node has made before."""
+        those of the weights before it, by all replicas."""
         return 1.0
 
     def momentum(self, momentum: float, lag: float) -> float:
