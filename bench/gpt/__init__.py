@@ -14,6 +14,8 @@ may use. Ours uses in each backward the weights of its forward (``weights="stash
     turn          one run in a process of its own; the held-out loss of its snapshots
     result        speeds, bubbles, losses at equal tokens and at equal seconds; what is asked for
     picture       loss against tokens and against seconds
+    cores         the processors of each stage
+    orphans       no stage outlives the command
 
 ``python -m bench.gpt`` runs all of it.
 """

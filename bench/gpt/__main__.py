@@ -118,7 +118,7 @@ def _stage_seconds(setting: Setting) -> float:
 
 def _turn(data: dict[str, Any], limit: float) -> dict[str, Any] | None:
     """One run in a process of its own; None, and its last words are printed, if it failed or took too long."""
-    command = [sys.executable, "-m", "bench.gpt.turn", json.dumps(data)]
+    command = [sys.executable, "-m", "bench.gpt.turn", json.dumps(data), str(os.getpid())]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from bench.gpt.cores import sets_for
+from bench.gpt.orphans import end_with
 from bench.gpt.settings import Setting, Trace
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -39,7 +40,8 @@ def run(setting: Setting, corpus: Corpus) -> Trace:
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("fork")
         workers = [
-            context.Process(target=_stage, args=(rank, setting, corpus, Path(folder))) for rank in range(setting.stages)
+            context.Process(target=_stage, args=(rank, setting, corpus, Path(folder), os.getpid()))
+            for rank in range(setting.stages)
         ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which the stages do not use
@@ -78,8 +80,9 @@ class Stopwatch:
         return timed
 
 
-def _stage(rank: int, setting: Setting, corpus: Corpus, folder: Path) -> None:
+def _stage(rank: int, setting: Setting, corpus: Corpus, folder: Path, parent: int) -> None:
     """One process: trains its stage, then writes its times and snapshots."""
+    end_with(parent)
     torch.set_num_threads(1)
     os.sched_setaffinity(0, sets_for(setting.stages)[rank])
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -1,4 +1,4 @@
-"""One run in a process of its own: ``python -m bench.gpt.turn SETTING_AS_JSON`` prints what came of it, as JSON."""
+"""One run in a process of its own: ``python -m bench.gpt.turn SETTING_AS_JSON PARENT`` prints its result as JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from examples.gpt.data import Corpus, library
 from examples.gpt.model import Sizes, next_character
 
 from bench.gpt import asynchronous, pipelining
+from bench.gpt.orphans import end_with
 from bench.gpt.settings import Setting, Trace
 
 _TOGETHER = 16
@@ -90,4 +91,5 @@ def setting_of(data: dict[str, Any]) -> Setting:
 
 
 if __name__ == "__main__":
+    end_with(int(sys.argv[2]))
     print(json.dumps(asdict(run(setting_of(json.loads(sys.argv[1]))))))

@@ -75,6 +75,8 @@ def _policies(runtime: Any) -> dict[str, Any]:
         policy, called = node.updater.policy, runtime.graph.called(name)
         for item in () if policy is None else fields(policy):
             value = getattr(policy, item.name)
+            if isinstance(value, tuple):
+                value = [repr(remedy) for remedy in value]
             out[f"{item.name} of node '{called}'"] = _made_by(value) if callable(value) else value
     return out
 

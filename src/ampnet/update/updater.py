@@ -426,6 +426,7 @@ class Updater:
             self.schedule.step()  # (torch warns of a schedule that steps before its optimizer ever did)
 
     def _keep_version(self) -> None:
+        """Before an update: stash the weights if a passage holds them."""
         if self.version not in self._stash and self.version in self.live_versions():
             self._stash[self.version] = [w.clone() for w in self.weights]
 
@@ -455,6 +456,7 @@ class Updater:
         return self._stash[version]
 
     def forget_versions(self, live: set[int]) -> None:
+        """Drop the stashed weights of other versions than these."""
         for version in [v for v in self._stash if v not in live]:
             del self._stash[version]
 

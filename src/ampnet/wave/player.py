@@ -478,7 +478,9 @@ class Player:
         self.passages.remove(passage)
         self._by_wave.pop(passage.number, None)
         for node in self.updates.trains if passage.pins else ():
-            node.updater.forget_versions(node.updater.live_versions())
+            updater = node.updater
+            current = {updater.version} if self.passages else set()  # the next passage may hold a copy of them again
+            updater.forget_versions(updater.live_versions() | current)
         operations = passage.layout.operations
         back = [op for op in operations if passage.train and not op.site.still]
         entries = sum(max(1, len(op.trained)) for op in (*operations, *back))
