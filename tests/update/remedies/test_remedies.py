@@ -16,8 +16,13 @@ from tests.update.remedies.quadratic import bound, growth, radius, train
 LAGS = (0, 1, 3, 8)
 
 
+def bare(optimizer: object, **more: object) -> Update:
+    """Returns an `Update` with no other remedies than the given ones."""
+    return Update(optimizer, **{"weights": "current", "remedies": (), **more})  # type: ignore[arg-type]
+
+
 def sgd(rate: float, **more: object) -> Update:
-    return Update(partial(torch.optim.SGD, lr=rate), **more)  # type: ignore[arg-type]
+    return bare(partial(torch.optim.SGD, lr=rate), **more)
 
 
 @pytest.mark.parametrize("lag", LAGS)
@@ -140,8 +145,8 @@ def test_lowered_momentum_is_stable_where_full_momentum_is_not() -> None:
     assert not stable(0.9)
     assert stable(0.5)
     heavy = partial(torch.optim.SGD, lr=rate, momentum=0.9)
-    assert growth(train(Update(heavy), lag=lag, steps=1500)) > 1
-    assert growth(train(Update(heavy, remedies=(LoweredMomentum(),)), lag=lag, steps=1500)) < 1
+    assert growth(train(bare(heavy), lag=lag, steps=1500)) > 1
+    assert growth(train(bare(heavy, remedies=(LoweredMomentum(),)), lag=lag, steps=1500)) < 1
 
 
 @pytest.mark.parametrize("lag", LAGS)
@@ -155,7 +160,7 @@ def test_nesterov_follows_its_recurrence(lag: int) -> None:
         return np.concatenate([[w[0] + short + m * v], w[:-1], [v]])
 
     expected = radius(step, lag + 2)
-    update = Update(partial(AsyncNesterov, lr=rate, momentum=m), weights="stash")
+    update = bare(partial(AsyncNesterov, lr=rate, momentum=m), weights="stash")
     assert growth(train(update, lag=lag, steps=900)) == pytest.approx(expected, abs=0.005)
 
 
@@ -163,7 +168,7 @@ def test_nesterov_allows_larger_rates_at_short_delays_and_not_at_long_ones() -> 
     """From the recurrence above: with a momentum of 0.95 the largest stable rate is over 3 times that of plain descent
     at lag 1, 1.07 times at lag 3, and 0.79 times at lag 8."""
     for lag, factor, kept in ((1, 2.0, True), (3, 1.03, True), (8, 0.9, False)):
-        update = Update(partial(AsyncNesterov, lr=factor * bound(lag), momentum=0.95), weights="stash")
+        update = bare(partial(AsyncNesterov, lr=factor * bound(lag), momentum=0.95), weights="stash")
         assert (growth(train(update, lag=lag, steps=4000)) < 1) is kept
         assert (growth(train(sgd(factor * bound(lag), weights="stash"), lag=lag, steps=1500)) < 1) is (factor < 1)
 
@@ -203,5 +208,5 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         InverseRate(power=0)
     with pytest.raises(ValueError, match="momentum from 0 up"):
         AsyncNesterov([torch.ones(1)], momentum=1)
-    with pytest.raises(ValueError, match="weights must be one of current, stash, estimate, predict"):
+    with pytest.raises(ValueError, match="weights must be one of auto, current, stash, estimate, predict"):
         Update(weights="guess")  # type: ignore[arg-type]
