@@ -153,7 +153,7 @@ def test_the_same_gradients_through_a_hand_run_optimizer_give_the_same_weights()
 
     node.updater.apply = apply  # type: ignore[method-assign]
     twin = build().parameterised()["linear1"]
-    update = Update(OPTIMIZERS["adam"], min_update_frequency=5)
+    update = Update(OPTIMIZERS["adam"], min_update_frequency=5, remedies=())
     with Inline(graph, update=update, max_active_keys=4, waves=False) as runtime:  # a wave makes fewer, larger updates
         runtime.train(instances())
     optimizer = OPTIMIZERS["adam"](list(twin.parameters.values()))
@@ -239,7 +239,7 @@ def test_an_optimizer_that_fails_is_named() -> None:
     [
         ({"min_update_frequency": 0}, "min_update_frequency must be 1 or more"),
         ({"count": "rows"}, "count must be one of messages, instances"),
-        ({"weights": "old"}, "weights must be one of current, stash"),
+        ({"weights": "old"}, "weights must be one of auto, current, stash"),
         ({"clip_norm": 0.0}, "clip_norm must be positive"),
     ],
 )
