@@ -115,7 +115,7 @@ def bounded(busy: Sequence[float], controller: float, choice: Choice | None, hos
     if choice is None or choice.way.workers == choice.way.replicas:
         return "bounded by the work of the replicas"
     if busy[worker] < _BUSY:
-        return "bounded by waiting for crossings: more in flight (--max-active-keys) would help"
+        return "bounded by waiting for crossings: more and smaller waves in flight (--wave-size) may help"
     costs, first = choice.way.costs, worker % (choice.way.workers // choice.way.replicas)
     named = {name: hosts[name if name in hosts else f"{name}#1"] for name in costs.seconds}  # of the first replica
     node = largest(costs, named, first)
