@@ -2,8 +2,8 @@
 
     python -m bench.delay --picture docs/pictures/delay.png
 
-The loss is ``1/2 w^2``; the gradient of update t is ``(1 + b) w_forward - b w_backward``, with weights of ``lag`` updates
-ago in the forward (`tests/update/remedies/quadratic.py` trains the same through the library, and agrees). Every remedy
+The loss is ``1/2 w^2``; the gradient of update t is ``(1 + b) w_forward - b w_backward``, with the weights of ``lag``
+updates ago in the forward (`tests/update/remedies/quadratic.py` trains the same through the library, and agrees). Every remedy
 makes this a linear recurrence; a rate is stable if its spectral radius is below 1. ``b`` is how strongly a backward
 reads weights itself; with the forward's weights in the backward it does not matter.
 """
@@ -11,6 +11,7 @@ reads weights itself; with the forward's weights in the backward it does not mat
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def paint(path: Path) -> None:
         axes.plot(LAGS, rates, "o-", color=colour, markersize=3.5, linewidth=1.4)
         ends.append([np.log(rates[-1]), name, colour])
     ends.sort(key=lambda end: end[0])
-    for below, above in zip(ends, ends[1:], strict=False):  # names that would lie on each other move apart
+    for below, above in itertools.pairwise(ends):  # names that would lie on each other move apart
         above[0] = max(above[0], below[0] + 0.22)
     for height, name, colour in ends:
         axes.annotate(name, (LAGS[-1], np.exp(height)), (6, 0), textcoords="offset points", color=colour, va="center")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from bench.delay import LAGS, REMEDIES, largest_rate, main
+
 from tests.update.remedies.quadratic import bound
 
 
