@@ -3,9 +3,9 @@
     python -m bench.delay --picture docs/pictures/delay.png
 
 The loss is ``1/2 w^2``; the gradient of update t is ``(1 + b) w_forward - b w_backward``, with the weights of ``lag``
-updates ago in the forward (`tests/update/remedies/quadratic.py` trains the same through the library, and agrees). Every remedy
-makes this a linear recurrence; a rate is stable if its spectral radius is below 1. ``b`` is how strongly a backward
-reads weights itself; with the forward's weights in the backward it does not matter.
+updates ago in the forward (`tests/update/remedies/quadratic.py` trains the same through the library, and agrees). Every
+remedy makes this a linear recurrence; a rate is stable if its spectral radius is below 1. ``b`` is how strongly a
+backward reads weights itself; with the forward's weights in the backward it does not matter.
 """
 
 from __future__ import annotations
