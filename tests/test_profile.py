@@ -34,7 +34,7 @@ from tests.pages import ROOT, run_page
 HOOKED = {"_begin", "_collect", "_checked", "_check_finite"}
 """Functions of a player that are replaced while it is measured."""
 linux = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
-ADAM = Update(partial(torch.optim.Adam, lr=1e-3), 1, "instances")
+ADAM = Update(partial(torch.optim.Adam, lr=1e-3), 1, "instances", remedies=())
 
 
 class Spin(Transform):

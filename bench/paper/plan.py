@@ -76,7 +76,7 @@ def _frequency() -> Iterable[Run]:
     for number in FREQUENCIES:
         args = ("--min-update-frequency", f"{number}", "--update-after", f"embedding={max(EMBEDDING, number)}")
         name = f"sentiment-frequency-{number}"
-        yield Run(name, "sentiment", "workers", 16, (0,), "frequency", workers=2, epochs=4, args=args, timed=False)
+        yield Run(name, "sentiment", "workers", 16, (0,), "frequency", workers=2, epochs=8, args=args, timed=False)
 
 
 REMEDIES: tuple[tuple[str, ...], ...] = (
@@ -90,7 +90,7 @@ REMEDIES: tuple[tuple[str, ...], ...] = (
 )
 """Options against staleness that are compared; the first is to do nothing, the fifth the default on workers."""
 STALENESS = {
-    "mnist": (3, (4, 8), 2),
+    "mnist": (3, (4, 8), 3),
     "list-reduction": (6, (4, 16), 3),
     "babi15": (6, (4, 16), 5),
 }

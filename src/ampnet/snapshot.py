@@ -40,7 +40,7 @@ class Snapshot:
         """Returns the state of each node with parameters, without its weights."""
         found = {name: UpdaterState({}, data) for name, data in self.data.get("nodes", {}).items()}
         for name, tensor in self.tensors.items():
-            for what in ("optimizer/", "sum/", "rows/"):
+            for what in ("optimizer/", "sum/", "rows/", "mean/", "last/"):
                 if name.startswith(what):
                     node, rest = _owner(name.removeprefix(what), found)
                     found[node].tensors[what.rstrip("/") if what == "rows/" else what + rest] = tensor

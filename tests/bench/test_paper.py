@@ -84,7 +84,7 @@ def test_the_grid_is_whole_and_counts_instances() -> None:
 
 
 def test_remedies_have_names_of_their_own() -> None:
-    assert [remedy_name(remedy) for remedy in REMEDIES][:2] == ["current", "stash"]
+    assert [remedy_name(remedy) for remedy in REMEDIES][:2] == ["current-full", "stash-full"]
     assert len({remedy_name(remedy) for remedy in REMEDIES}) == len(REMEDIES)
     assert remedy_name(("--weights", "stash", "--flag", "--rate-of", "cell*=0.1")) == "stash-flag-cell-0-1"
 
@@ -210,8 +210,8 @@ def test_studies_have_a_cell_for_every_run(tmp_path: Path) -> None:
     store(tmp_path, "sentiment-frequency-50", [0.5, 0.8], staleness=1.5)
     store(tmp_path, "sentiment-torch-1", [0.7, 0.82])
     for seed, last in enumerate((0.9, 0.96, 0.94)):
-        store(tmp_path, "mnist-staleness-current-2", [0.8, 0.85, last], seed=seed, staleness=0.25, alone=False)
-        store(tmp_path, "mnist-staleness-stash-8", [0.8], seed=seed, diverged=seed == 1)
+        store(tmp_path, "mnist-staleness-current-full-4", [0.8, 0.85, last], seed=seed, staleness=0.25, alone=False)
+        store(tmp_path, "mnist-staleness-stash-full-8", [0.8], seed=seed, diverged=seed == 1)
     store(tmp_path, "c16-qm9-best", [4.5, 3.75, 3.9])
     results = read(tmp_path)
     table = frequency_table(results)
@@ -219,8 +219,8 @@ def test_studies_have_a_cell_for_every_run(tmp_path: Path) -> None:
     assert cells(table, "12,800")[1:] == ["-"] * 10
     assert cells(table, "torch, batches of 25")[1:4] == ["70.0 %", "82.0 %", "-"]
     table = staleness_table("mnist", results)
-    assert cells(table, "`--weights current`")[1:] == ["-", "94.0 % (0.2)", "-", "-"]
-    assert cells(table, "`--weights stash`")[4] == "1 of 3 seeds diverged (0.0)"
+    assert cells(table, "`--weights current --stale-rate full`")[1:] == ["94.0 % (0.2)", "-"]
+    assert cells(table, "`--weights stash --stale-rate full`")[2] == "1 of 3 seeds diverged (0.0)"
     assert cells(best_table(results), "QM9")[1:6] == ["3.80", "2", "20.0", "3.750", "1,000"]
 
 

@@ -22,11 +22,11 @@ from ampnet.experiments.described import DESCRIBED
         ("train ", list(DESCRIBED)),
         ("train sent", ["sentiment"]),
         ("train mnist --opt", ["--optimizer"]),
-        ("train mnist --optimizer ", ["adam", "sgd", "momentum", "adagrad"]),
+        ("train mnist --optimizer ", ["adam", "sgd", "momentum", "adagrad", "nesterov", "nadam"]),
         ("train mnist --optimizer ad", ["adam", "adagrad"]),
         ("train mnist --optimizer=ad", ["--optimizer=adam", "--optimizer=adagrad"]),
         ("train mnist --optimizer = ad", ["adam", "adagrad"]),  # as bash takes the same line apart
-        ("train mnist --optimizer =", ["adam", "sgd", "momentum", "adagrad"]),
+        ("train mnist --optimizer =", ["adam", "sgd", "momentum", "adagrad", "nesterov", "nadam"]),
         ("train mnist --optimizer = adam --wei", ["--weights", "--weight-decay"]),
         ("train mnist --epochs 3 --quiet --wei", ["--weights", "--weight-decay"]),
         ("train mnist --live --opt", ["--optimizer"]),

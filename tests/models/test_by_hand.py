@@ -48,7 +48,7 @@ def test_an_unlabelled_sequence_gets_a_prediction() -> None:
 def loss_curve() -> list[float]:
     data = generate(600, 9)
     graph = rnn.build(hidden=16, seed=3, dtype=torch.float64)
-    update = Update(partial(torch.optim.Adam, lr=5e-3), 1, "instances")
+    update = Update(partial(torch.optim.Adam, lr=5e-3), 1, "instances", weights="current", remedies=())
     with Inline(graph, update=update, max_active_keys=4, waves=False) as runtime:  # recorded message by message
         return [
             runtime.train(rnn.instances(data, 20, np.random.default_rng(epoch), 16, torch.float64)).loss

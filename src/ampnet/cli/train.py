@@ -431,6 +431,8 @@ class _Watched(Callback):
     def on_epoch_end(self, record: EpochRecord) -> None:
         self.display.epoch(record)
         self.file.epoch(record)
+        if self.ctrl_c.asked:  # epochs may be shorter than the time between two turns
+            self.run.interrupt()
 
 
 def _asked_for(args: argparse.Namespace, workload: Workload[Any]) -> list[Callback]:

@@ -73,6 +73,11 @@ WAVES = 10**9
 T = TypeVar("T")
 
 
+def _without_copies(update: Update | None) -> Update | None:
+    """Returns a policy that keeps no copies of weights, unless it asks for them by name."""
+    return update.but(weights="current") if isinstance(update, Update) and update.weights == "auto" else update
+
+
 class _Loss(Exception):
     """A worker was found to be lost while the controller waited for workers."""
 
@@ -131,6 +136,9 @@ class Distributed(Runtime):
         """Learning rates by node: the workers' initial ones, and those set later."""
         self._active: Runtime = self
         """The runtime that the workers currently run for: this one, or that of the prediction graph."""
+        if memory_per_worker is not None:  # copies of the weights of every version in flight would not be in it
+            update = _without_copies(update)
+            updates = {name: _without_copies(own) for name, own in (updates or {}).items()}
         super().__init__(
             graph,
             update=update,

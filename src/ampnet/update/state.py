@@ -4,8 +4,8 @@
                optimizer/0/exp_avg   the optimizer's state, by trained parameter
                sum/0 ...             gradients that have not been applied yet, if there are any
                rows                  rows of a table that these gradients touch
-               mean/0 ...            mean update of each parameter, if weights are derived from it
-    data       version, counter, usual staleness, the optimizer's settings, its learning-rate schedule
+               mean/0, last/0 ...    mean update, and weights after the last, if weights are derived from them
+    data       version, counter, staleness, the optimizer's settings, its learning-rate schedule
 
 The tensors are the updater's own, not copies: a caller that keeps them copies them, one that sends them need not.
 """
@@ -37,7 +37,7 @@ class UpdaterState:
     def applied(self) -> UpdaterState:
         """Returns the state without gradients that were not applied: those of an old state are in newer weights."""
         kept = {name: tensor for name, tensor in self.tensors.items() if name.split("/")[0] not in ("sum", "rows")}
-        return UpdaterState(kept, {**self.data, "counter": 0, "pending": False})
+        return UpdaterState(kept, {**self.data, "counter": 0, "pending": False, "heard": None})
 
 
 def state_of(updater: Updater, *, weights: bool) -> UpdaterState:
@@ -46,9 +46,12 @@ def state_of(updater: Updater, *, weights: bool) -> UpdaterState:
     if weights:
         tensors |= {f"weight/{i}": weight for i, weight in enumerate(updater.weights)}
     data: dict[str, Any] = {"version": updater.version, "counter": updater.counter, "pending": updater.pending}
-    data["lag"] = updater.lag
+    data["lag"], data["heard"] = updater.lag, None if updater.heard is None else list(updater.heard)
     if updater.view is not None and updater.view.moving is not None:
-        tensors |= {f"mean/{i}": mean for i, mean in enumerate(updater.view.moving.mean)}
+        moving = updater.view.moving
+        tensors |= {f"mean/{i}": mean for i, mean in enumerate(moving.mean)}
+        tensors |= {f"last/{i}": last for i, last in enumerate(moving.last)}
+        data["moved_at"] = moving.at
     if updater.pending:
         tensors |= {f"sum/{i}": total for i, total in enumerate(updater.sums)}
         if updater.touched:
@@ -102,11 +105,14 @@ def restore_state(updater: Updater, state: UpdaterState, node: str, *, pending: 
         updater.optimizer.load_state_dict({**loaded, "state": deepcopy(loaded["state"])})  # which keeps the tensors
     if updater.schedule is not None and "schedule" in data:
         updater.schedule.load_state_dict(deepcopy(data["schedule"]))
-    updater.lag = float(data.get("lag", 0.0))
-    if updater.view is not None and updater.view.moving is not None and "mean/0" in tensors:
-        for i, mean in enumerate(updater.view.moving.mean):
-            mean.copy_(tensors[f"mean/{i}"])
-        updater.rebase()
+    heard = data.get("heard")
+    updater.lag, updater.heard = float(data.get("lag", 0.0)), None if heard is None else (int(heard[0]), int(heard[1]))
+    if updater.view is not None and updater.view.moving is not None and "moved_at" in data:
+        moving = updater.view.moving
+        for kept, name in ((moving.mean, "mean"), (moving.last, "last")):
+            for i, tensor in enumerate(kept):
+                tensor.copy_(tensors[f"{name}/{i}"])
+        moving.at = data["moved_at"]
     if pending and data["pending"]:
         updater.counter = data["counter"]
         updater.set_pending([tensors[f"sum/{i}"] for i in range(len(updater.weights))], tensors.get("rows"))
@@ -114,7 +120,7 @@ def restore_state(updater: Updater, state: UpdaterState, node: str, *, pending: 
 
 def _check_shapes(updater: Updater, tensors: Mapping[str, Tensor], node: str) -> None:
     for i, weight in enumerate(updater.weights):
-        for what in ("weight", "sum", "mean"):
+        for what in ("weight", "sum", "mean", "last"):
             found = tensors.get(f"{what}/{i}")
             if found is not None and found.shape != weight.shape:
                 raise CheckpointError(

@@ -70,7 +70,7 @@ class Updater:
         """(staleness, messages) of the last backward batch."""
         self.lag = 0.0
         """Running mean of the staleness of messages."""
-        self._heard: tuple[int, int] | None = None
+        self.heard: tuple[int, int] | None = None
         """Sum of staleness, and messages, of the gradients that have not been applied; None: nothing ever came."""
         self.view: View | None = None
         """Which weights forwards and backwards use, if not simply the current or stashed ones."""
@@ -138,7 +138,7 @@ class Updater:
         self._trained = [i for i, p in enumerate(self.parameters) if p.requires_grad]
         self._partly = len(trained) < len(self.parameters)
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
-        self.lag, self._heard = 0.0, None
+        self.lag, self.heard = 0.0, None
         derived = {"estimate": Estimate, "predict": Predict}.get(seen or "")
         self.view = None if derived is None or self.touched is not None else derived(self)
 
@@ -238,9 +238,9 @@ class Updater:
         stale, messages = sum(lag * count for lag, count in lags), sum(count for _, count in lags)
         if not messages:
             return
-        if self._heard is None:
-            self._heard, self.lag = (0, 0), stale / messages
-        self._heard = self._heard[0] + stale, self._heard[1] + messages
+        if self.heard is None:
+            self.heard, self.lag = (0, 0), stale / messages
+        self.heard = self.heard[0] + stale, self.heard[1] + messages
         self.lag += 0.1 * (stale / messages - self.lag)
 
     def _changes(self, lag: float) -> bool:
@@ -252,7 +252,7 @@ class Updater:
 
     def _pending_lag(self) -> float:
         """The mean staleness of the gradients that have not been applied."""
-        stale, messages = self._heard or (0, 0)
+        stale, messages = self.heard or (0, 0)
         return stale / messages if messages else self.lag
 
     def count_messages(self, n: int) -> None:
@@ -329,7 +329,7 @@ class Updater:
         with remedied(self.optimizer, self.remedies, self._pending_lag(), self.seen_version()):
             self._step([total.clone() for total in sums], count)
         self._stepped()
-        self._heard = None if self._heard is None else (0, 0)
+        self.heard = None if self.heard is None else (0, 0)
         return Applied(self.version, own, "together")
 
     def give(self) -> int:
@@ -356,7 +356,7 @@ class Updater:
         if self.touched is not None:
             self.touched.clear()
         self.counter, self._touched = 0, False
-        self._heard = None if self._heard is None else (0, 0)
+        self.heard = None if self.heard is None else (0, 0)
 
     def _step(self, sums: list[Tensor], count: int) -> None:
         """One optimizer step with these gradient sums, which it may change."""
