@@ -58,7 +58,7 @@ class Update:
     """Which weights are used where they change between a forward and its backward. "current": whatever they are;
     "stash": the backward uses those of the forward, which are kept until no message needs them; "estimate": ... or an
     estimate of them; "predict": the forward uses those expected at its backward (`ampnet.update.remedies`). "auto":
-    stash; predict where replicas share weights."""
+    stash; predict where replicas share weights; current for an embedding, whose backward reads no weights."""
     remedies: tuple[Remedy, ...] | None = None
     """How the staleness of gradients changes the steps made with them (`ampnet.update.remedies`). None:
     ``(AnnealedRate(1000),)``; an empty tuple: not at all. Gradients that are not stale are never changed."""

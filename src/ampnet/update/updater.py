@@ -126,7 +126,9 @@ class Updater:
         trained = [p for p in self.parameters if p.requires_grad]
         self.policy = policy = policy if trained else None
         seen = None if policy is None else policy.weights
-        if seen == "auto":
+        if seen == "auto" and self.touched is not None:  # the backward of a table reads none of its rows
+            seen = "current"
+        elif seen == "auto":
             seen = "predict" if self.shares else "stash"
         self.stashes = seen == "stash"
         self.remedies = USUAL if policy is None or policy.remedies is None else policy.remedies

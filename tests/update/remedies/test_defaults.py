@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ampnet import Inline, Sync, Update, replicate
+from ampnet.nodes import Embedding
 from ampnet.testing import assert_close
 from ampnet.update.remedies import AnnealedRate
 from ampnet.update.remedies.predict import Predict
@@ -31,6 +32,14 @@ def test_weights_are_stashed_unless_replicas_share_them() -> None:
                 assert node.updater.stashes is not shared
                 assert isinstance(node.updater.view, Predict) is shared
                 assert node.updater.remedies == USUAL == (AnnealedRate(1000),)
+
+
+def test_a_table_is_never_copied_by_default() -> None:
+    embedding = Embedding(nn.Embedding(10, 4))
+    embedding.updater.adopt(Update(ADAM))
+    assert not embedding.updater.looks_back
+    embedding.updater.adopt(Update(ADAM, weights="stash"))
+    assert embedding.updater.stashes
 
 
 def test_with_one_wave_in_flight_no_default_changes_anything() -> None:
