@@ -91,8 +91,8 @@ REMEDIES: tuple[tuple[str, ...], ...] = (
 """Options against staleness that are compared; the first is to do nothing, the fifth the default on workers."""
 STALENESS = {
     "mnist": (3, (4, 8), 3),
-    "list-reduction": (6, (4, 16), 3),
-    "babi15": (6, (4, 16), 5),
+    "list-reduction": (6, (1, 4, 16, 64), 3),
+    "babi15": (6, (1, 4, 16), 5),
 }
 """Epochs, instances in flight and seeds. MNIST diverges at its rate with 16 and more, sentiment is slow one by one."""
 

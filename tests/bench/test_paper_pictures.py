@@ -208,17 +208,17 @@ def test_lines_of_update_sizes_are_named_at_their_ends(tmp_path: Path) -> None:
 
 def test_remedies_are_lines_over_the_number_in_flight(tmp_path: Path) -> None:
     for i, keys in enumerate((1, 4, 16)):
-        for remedy in ("current", "stash"):
+        for remedy in ("current-full", "stash-full"):
             for seed in (0, 1, 2):
-                values = [0.5, 0.9 - 0.01 * i * (remedy == "current") + 0.001 * seed]
+                values = [0.5, 0.9 - 0.01 * i * (remedy == "current-full") + 0.001 * seed]
                 store(tmp_path, f"list-reduction-staleness-{remedy}-{keys}", values, seed=seed, staleness=i)
-    store(tmp_path, "list-reduction-staleness-stash-64", [], diverged=True)
-    store(tmp_path, "babi15-staleness-current-1", [0.5])
+    store(tmp_path, "list-reduction-staleness-stash-full-64", [], diverged=True)
+    store(tmp_path, "babi15-staleness-current-full-1", [0.5])
     figure = staleness(read(tmp_path))
     drawn(figure)
     lists, babi = figure.axes
-    assert texts(lists) == ["current", "stash"]
-    assert texts(babi) == ["current"]
+    assert texts(lists) == ["current-full", "stash-full"]
+    assert texts(babi) == ["current-full"]
     assert [tick.get_text() for tick in lists.get_xticklabels()] == ["1\n0.0", "4\n1.0", "16\n2.0", "64\n-"]
     low, high = lists.get_ylim()
     assert high - low >= 2 - 1e-9
