@@ -186,9 +186,7 @@ def test_what_a_run_waited_for() -> None:
     whole = Choice(ways.of_workers(2, 2), ())
     assert bounded((0.3, 0.9), 0.2, cut, hosts) == "bounded by worker 1: node 'cell' has 99 % of its time"
     assert bounded((0.3, 0.9), 0.95, cut, hosts) == "bounded by the controller"
-    assert bounded((0.3, 0.4), 0.2, cut, hosts).startswith(
-        "bounded by waiting for crossings: more and smaller waves in flight (--wave-size)"
-    )
+    assert bounded((0.3, 0.4), 0.2, cut, hosts).startswith("bounded by waiting for crossings: more and smaller waves")
     assert bounded((0.9, 0.4), 0.2, whole, {}) == bounded((0.9, 0.4), 0.2, None, {})
     assert bounded((0.9, 0.4), 0.2, None, {}) == "bounded by the work of the replicas"
     parts = Choice(ways.of_workers(4, 2), ())

@@ -117,7 +117,7 @@ def policies(settings: Training, graph: Graph) -> tuple[Update, Mapping[str, Upd
         clip_norm=settings.clip_norm,
         schedule=decays if settings.decay < 1 else None,
         weights=settings.weights,
-        remedies=tuple(_remedies(settings)),
+        remedies=None if settings.stale_rate == "auto" and settings.stale_momentum == "full" else _remedies(settings),
     )
     own: dict[str, Update] = {}
     for node in dict.fromkeys(map(graph.called, graph.parameterised())):
@@ -135,13 +135,14 @@ def of_node(given: Mapping[str, V], node: str) -> V | None:
     return given[node] if node in given else matching[-1] if matching else None
 
 
-def _remedies(settings: Training) -> Iterator[Remedy]:
-    if settings.stale_rate != "full":
-        powers = {"inverse": 1.0, "root": 0.5}
-        power = powers.get(settings.stale_rate)
-        yield AnnealedRate(settings.stale_updates) if power is None else InverseRate(power)
-    if settings.stale_momentum == "lowered":
-        yield LoweredMomentum()
+def _remedies(settings: Training) -> tuple[Remedy, ...]:
+    rates: dict[str, tuple[Remedy, ...]] = {
+        "annealed": (AnnealedRate(settings.stale_updates),),
+        "inverse": (InverseRate(),),
+        "root": (InverseRate(0.5),),
+    }
+    lowered = (LoweredMomentum(),) if settings.stale_momentum == "lowered" else ()
+    return (*rates.get(settings.stale_rate, ()), *lowered)
 
 
 def _optimizer(settings: Training, rate: float) -> MakeOptimizer:

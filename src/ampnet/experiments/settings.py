@@ -170,10 +170,11 @@ class Training:
         "those expected at the backward pass; auto: stash, and predict for replicas that share weights",
         "updates",
     )
-    stale_rate: Literal["full", "annealed", "inverse", "root"] = option(
-        "annealed",
+    stale_rate: Literal["auto", "full", "annealed", "inverse", "root"] = option(
+        "auto",
         "learning rate of stale gradients. full: the same as of others; inverse: divided by the staleness; root: by "
-        "its square root; annealed: inverse at first, full after --stale-updates",
+        "its square root; annealed: inverse at first, full after --stale-updates; auto: annealed for replicas that "
+        "share weights, else full",
         "updates",
     )
     stale_updates: int = option(

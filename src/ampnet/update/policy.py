@@ -61,7 +61,8 @@ class Update:
     stash; predict where replicas share weights; current for an embedding, whose backward reads no weights."""
     remedies: tuple[Remedy, ...] | None = None
     """How the staleness of gradients changes the steps made with them (`ampnet.update.remedies`). None:
-    ``(AnnealedRate(1000),)``; an empty tuple: not at all. Gradients that are not stale are never changed."""
+    ``(AnnealedRate(1000),)`` where replicas share weights, else not at all. Gradients that are not stale are never
+    changed."""
 
     def __post_init__(self) -> None:
         given: Any = self.optimizer

@@ -31,7 +31,7 @@ from ampnet.update.steps import Stepper, stepper
 from ampnet.update.sums import Sums
 
 USUAL = (AnnealedRate(1000),)
-"""The remedies of an `Update` that names none."""
+"""The remedies of an `Update` that names none, where replicas share weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,8 @@ class Updater:
         elif seen == "auto":
             seen = "predict" if self.shares else "stash"
         self.stashes = seen == "stash"
-        self.remedies = USUAL if policy is None or policy.remedies is None else policy.remedies
+        usual = USUAL if self.shares else ()
+        self.remedies = usual if policy is None or policy.remedies is None else policy.remedies
         self.counts_messages = policy is not None and policy.count == "messages"
         if policy is None:
             return
