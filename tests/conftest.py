@@ -32,6 +32,11 @@ LONG = (
     "tests/test_promises.py",
     "tests/cli/",
     "tests/runtime/",
+    "tests/test_docs.py",
+    "tests/test_examples.py",
+    "tests/test_readme.py",
+    "tests/test_tutorial.py",
+    "tests/test_wheel.py",
 )
 """Files that take half a minute or more."""
 

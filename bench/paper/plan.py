@@ -88,7 +88,7 @@ REMEDIES: tuple[tuple[str, ...], ...] = (
     ("--weights", "stash", "--stale-rate", "inverse"),
     ("--weights", "stash", "--stale-rate", "full", "--stale-momentum", "lowered"),
 )
-"""Options against staleness that are compared; the first is to do nothing, the fifth the default on workers."""
+"""Options against staleness that are compared; the first is to do nothing, the second the default on workers."""
 STALENESS = {
     "mnist": (3, (4, 8), 3),
     "list-reduction": (6, (1, 4, 16, 64), 3),

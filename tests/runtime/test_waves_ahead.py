@@ -41,9 +41,3 @@ def test_two_waves_for_each_worker_unless_somebody_chose_their_size(wave_size: i
         assert stats.instances == 200
         assert 1 < runtime.stats().in_flight <= most
     assert meter.overall().max < most
-
-
-def test_inference_is_not_limited() -> None:
-    graph = chain("linear", "tanh", "linear")
-    with Processes(graph, workers=2, update=Update(SGD, 1, "instances"), max_active_keys=12) as runtime:
-        assert runtime.infer(rows(*[2] * 60)).instances == 60

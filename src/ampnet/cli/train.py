@@ -111,6 +111,9 @@ def _run(args: argparse.Namespace, live: Live | None) -> int:
         settings = replace(settings, barrier=True)  # the saved weights are those that were measured
     if settings.cluster is None and (note := placing.crowded(settings.complete().workers)) is not None:
         print(f"ampnet: {note}", file=sys.stderr, flush=True)
+    if settings.decay < 1 and (decay := settings.stretched_decay()) != settings.decay:
+        note = f"--decay {settings.decay:g} is {decay:.3g} with {settings.replicas} replicas, which take more epochs"
+        print(f"ampnet: {note} (docs/asynchrony.md)", file=sys.stderr, flush=True)
     data = workload.load(settings, args.data_dir)
     settings, line = workload.resolve(settings, args.data_dir)
     if line and not args.quiet:

@@ -117,8 +117,9 @@ def policies(settings: Training, graph: Graph) -> tuple[Update, Mapping[str, Upd
         clip_norm=settings.clip_norm,
         schedule=decays if settings.decay < 1 else None,
         weights=settings.weights,
-        remedies=None if settings.stale_rate == "auto" and settings.stale_momentum == "full" else _remedies(settings),
+        remedies=_remedies(settings, shared=False),
     )
+    shared = {graph.called(n) for g in graph.replicas.values() if g.sync.when == "shared" for n in g.members}
     own: dict[str, Update] = {}
     for node in dict.fromkeys(map(graph.called, graph.parameterised())):
         frequency, rate = of_node(settings.update_after, node), of_node(settings.rate_of, node)
@@ -126,6 +127,8 @@ def policies(settings: Training, graph: Graph) -> tuple[Update, Mapping[str, Upd
             own[node] = common.but(min_update_frequency=frequency)
         if rate is not None:
             own[node] = own.get(node, common).but(optimizer=_optimizer(settings, rate))
+        if node in shared and settings.stale_rate == "auto":
+            own[node] = own.get(node, common).but(remedies=_remedies(settings, shared=True))
     return common, own
 
 
@@ -135,14 +138,16 @@ def of_node(given: Mapping[str, V], node: str) -> V | None:
     return given[node] if node in given else matching[-1] if matching else None
 
 
-def _remedies(settings: Training) -> tuple[Remedy, ...]:
+def _remedies(settings: Training, *, shared: bool) -> tuple[Remedy, ...]:
+    """Returns the remedies of a node. ``shared``: replicas of it share weights."""
+    chosen = settings.stale_rate if settings.stale_rate != "auto" else "annealed" if shared else "full"
     rates: dict[str, tuple[Remedy, ...]] = {
         "annealed": (AnnealedRate(settings.stale_updates),),
         "inverse": (InverseRate(),),
         "root": (InverseRate(0.5),),
     }
     lowered = (LoweredMomentum(),) if settings.stale_momentum == "lowered" else ()
-    return (*rates.get(settings.stale_rate, ()), *lowered)
+    return (*rates.get(chosen, ()), *lowered)
 
 
 def _optimizer(settings: Training, rate: float) -> MakeOptimizer:

@@ -38,7 +38,8 @@ class Processes(Distributed):
     """Runs a graph on ``workers`` processes.
 
     ``affinity`` maps nodes, by name or pattern, to workers; all others are placed by their costs in a short trial on
-    the first instances (``"auto"``), within ``memory_per_worker`` bytes if given. Each worker has ``threads`` torch
+    the first instances (``"auto"``), within ``memory_per_worker`` bytes if given (then
+    no copies of weights are kept, unless an `Update` asks for them). Each worker has ``threads`` torch
     threads; with ``pin`` it is pinned to one core. A worker that makes no step and uses no processor time for
     ``stuck_after`` seconds counts as stuck (None: never), unless it runs in a debugger: a long computation is never
     ended, a long wait for a network may be. A lost worker is replaced, up to ``max_restarts`` times in all (0: the

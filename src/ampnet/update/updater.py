@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ampnet.update.policy import Update
 from ampnet.update.remedies.estimate import Estimate
-from ampnet.update.remedies.mean import View
+from ampnet.update.remedies.mean import WeightsInUse
 from ampnet.update.remedies.predict import Predict
 from ampnet.update.remedies.rate import AnnealedRate
 from ampnet.update.remedies.remedy import Remedy, remedied
@@ -72,7 +72,7 @@ class Updater:
         """Running mean of the staleness of messages."""
         self.heard: tuple[int, int] | None = None
         """Sum of staleness, and messages, of the gradients that have not been applied; None: nothing ever came."""
-        self.view: View | None = None
+        self.view: WeightsInUse | None = None
         """Which weights forwards and backwards use, if not simply the current or stashed ones."""
         self.live_versions: Callable[[], set[int]] = set
         self._touched = False

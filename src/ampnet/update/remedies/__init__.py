@@ -11,7 +11,7 @@ the lag of every message exactly. What a node can do about it:
     how much of the  LoweredMomentum()               less, as asynchrony adds its own              `momentum`
     last step        AsyncNesterov (an optimizer)    more, with gradients discounted               `nesterov`
 
-`docs/asynchrony.md` says what each gave on five tasks, and when to use it.
+`docs/asynchrony.md` says what each gave, and when to use it.
 """
 
 from ampnet.update.remedies.momentum import LoweredMomentum

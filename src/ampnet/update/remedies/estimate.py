@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ampnet.update.remedies.mean import MovingWeights, View
+from ampnet.update.remedies.mean import MovingWeights, WeightsInUse
 
 if TYPE_CHECKING:
     from ampnet.update.updater import Updater
 
 
-class Estimate(View):
+class Estimate(WeightsInUse):
     """Moves the current weights back along the mean update."""
 
     def __init__(self, updater: Updater) -> None:

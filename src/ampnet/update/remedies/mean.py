@@ -67,7 +67,7 @@ class MovingWeights:
         return found
 
 
-class View:
+class WeightsInUse:
     """Which weights a forward and its backward use. This one: the current ones, whenever they run."""
 
     moving: MovingWeights | None = None

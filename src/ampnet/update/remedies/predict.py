@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ampnet.update.remedies.mean import MovingWeights, View
+from ampnet.update.remedies.mean import MovingWeights, WeightsInUse
 
 if TYPE_CHECKING:
     from ampnet.update.updater import Updater
 
 
-class Predict(View):
+class Predict(WeightsInUse):
     """Moves the current weights ahead along the mean update, by the node's usual lag."""
 
     def __init__(self, updater: Updater) -> None:
