@@ -130,13 +130,24 @@ def _staleness() -> Iterable[Run]:
 
 THREADS = (1, 2, 4, 8, 16)
 LAYOUTS: dict[str, tuple[tuple[Way, int, int, int], ...]] = {
-    "mnist": (("workers", 4, 1, 8), ("replicas", 1, 4, 8), ("replicas", 1, 8, 16), ("both", 16, 4, 16)),
+    "mnist": (
+        ("workers", 4, 1, 8),
+        ("workers", 8, 1, 16),
+        *(("replicas", 1, copies, 2 * copies) for copies in (4, 8, 16)),
+        ("both", 16, 4, 16),
+    ),
     "list-reduction": (
         ("workers", 4, 1, 16),
         *(("replicas", 1, copies, 2 * copies) for copies in (2, 4, 8, 16)),
         ("both", 16, 8, 32),
     ),
-    "sentiment": (("workers", 8, 1, 64), ("replicas", 1, 8, 128), ("replicas", 1, 16, 256), ("both", 16, 8, 128)),
+    "sentiment": (
+        ("workers", 8, 1, 64),
+        ("replicas", 1, 8, 128),
+        ("replicas", 1, 16, 128),
+        ("replicas", 1, 16, 256),
+        ("both", 16, 8, 128),
+    ),
     "qm9": (("workers", 8, 1, 128), ("replicas", 1, 8, 128), ("replicas", 1, 16, 256), ("both", 16, 8, 256)),
 }
 """Way, workers in all, replicas, instances in flight."""

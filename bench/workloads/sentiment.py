@@ -91,7 +91,7 @@ SENTIMENT = Workload(
     model=lambda data: TreeLstm(int(data.facts["vocabulary"]), WORDS, HIDDEN, CLASSES),
     flops=flops,
     optimizer=partial(torch.optim.Adagrad, lr=0.05, fused=True),
-    optimizers={"embedding": partial(torch.optim.Adagrad, lr=0.005)},
+    optimizers={"embedding": partial(torch.optim.Adagrad, lr=0.02)},
     ours={"ours": Ours(in_flight=25, every=25)},
     peers={"torch level": peers.Level, "torch recursive": peers.Recursive},
     base="torch level 1 thread",

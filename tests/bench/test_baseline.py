@@ -139,7 +139,7 @@ def test_optimizers_are_grouped_by_rate(make: Make) -> None:
         for name, parameter in learner.peer.named_parameters()
         if any(parameter is one for one in group["params"])
     }
-    assert rates.pop("embedding.weight") == 0.005
+    assert rates.pop("embedding.weight") == 0.02
     assert set(rates.values()) == {0.05}
     assert len(rates) == len(list(learner.peer.parameters())) - 1
     job = make("babi15", 2, rate_of={"propagate_cell": 0.1})

@@ -96,10 +96,6 @@ def test_a_run_with_replicas(
         ("--replicas 2 --replicate cell,x*", "--replicate: replicate names 'x*', but no node is called that"),
         ("--replicas 2 --route position", "--route: route='position' would send messages of one instance to different"),
         ("--replicas 2 --replicate loss --route position", "--route: route='position' would send messages"),
-        (
-            "--replicas 2 --weights stash",
-            "--weights: replicas that share their weights cannot stash them; give another",
-        ),
         ("--replicate cell", "--replicate: there is one replica; give --replicas 2 or more, or auto"),
         ("--route instance", "--route: there is one replica; give --replicas 2 or more, or auto"),
         ("--sync ring", "--sync: there is one replica; give --replicas 2 or more, or auto"),

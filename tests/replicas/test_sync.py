@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ampnet import Graph, GraphError, Inline, Instance, Replicate, Stream, Sync, Update, replicate
+from ampnet import Graph, Inline, Instance, Replicate, Stream, Sync, Update, replicate
 from ampnet.errors import NodeError
 from ampnet.events.check import assert_kept, check
 from ampnet.events.log import Backward, Epoch, Event, EventLog, Forward, Synced, Updated, without_time
@@ -418,11 +418,6 @@ def test_shared_weights_without_memory_are_plain_training() -> None:
     for name in ("linear1", "linear3"):
         want = {str(i): w for i, w in enumerate(plain.parameterised()[name].updater.weights)}
         assert_close({str(i): w for i, w in enumerate(copies(graph, name)[1])}, want)
-
-
-def test_shared_weights_cannot_be_stashed() -> None:
-    with pytest.raises(GraphError, match="replicas of 'linear1' share their weights, so none can stash them"):
-        Inline(twins(2, "shared"), update=Update(SGD, weights="stash"))
 
 
 def test_shared_weights_and_streams_that_run_together() -> None:

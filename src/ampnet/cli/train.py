@@ -135,8 +135,6 @@ def _run(args: argparse.Namespace, live: Live | None) -> int:
         if not args.quiet:
             print(choice.line(), flush=True)
     tuned, settings = settings.max_active_keys == "auto", settings.complete()
-    if settings.replicas != 1 and settings.sync == "shared" and settings.weights == "stash":
-        args.parser.error("--weights: replicas that share their weights cannot stash them; give another --sync")
     try:
         graph = make_graph(workload, settings, facts)
     except (GraphError, ValueError) as error:

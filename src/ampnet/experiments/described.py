@@ -98,7 +98,7 @@ class SentimentSettings(Training):
     count: Literal["messages", "instances"] = "messages"
     update_after: Mapping[str, int] = field(default_factory=lambda: {"embedding": 1000})
     learning_rate: float = 0.05
-    rate_of: Mapping[str, float] = field(default_factory=lambda: {"embedding": 0.005})
+    rate_of: Mapping[str, float] = field(default_factory=lambda: {"embedding": 0.02})
     optimizer: Optimizer = "adagrad"
     dropout: float = option(
         0.5, "dropout probability of a node's state before its classifier", within="share", metavar="P"

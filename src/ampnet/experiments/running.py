@@ -32,6 +32,7 @@ from ampnet.runtime.runtime import Runtime
 from ampnet.tile import tile
 from ampnet.update.policy import MakeOptimizer, Update
 from ampnet.update.remedies import AnnealedRate, AsyncNesterov, InverseRate, LoweredMomentum, Remedy
+from ampnet.update.remedies.rate import grows
 
 V = TypeVar("V")
 
@@ -140,7 +141,9 @@ def of_node(given: Mapping[str, V], node: str) -> V | None:
 
 def _remedies(settings: Training, *, shared: bool) -> tuple[Remedy, ...]:
     """Returns the remedies of a node. ``shared``: replicas of it share weights."""
-    chosen = settings.stale_rate if settings.stale_rate != "auto" else "annealed" if shared else "full"
+    optimizer = _optimizer(settings, settings.learning_rate)([torch.zeros(1, requires_grad=True)])
+    usual = "root" if grows(optimizer) else "annealed"
+    chosen = settings.stale_rate if settings.stale_rate != "auto" else usual if shared else "full"
     rates: dict[str, tuple[Remedy, ...]] = {
         "annealed": (AnnealedRate(settings.stale_updates),),
         "inverse": (InverseRate(),),

@@ -166,15 +166,15 @@ class Training:
     weights: Literal["auto", "current", "stash", "estimate", "predict"] = option(
         "auto",
         "which weights are used where updates come between a forward and its backward pass. current: always the "
-        "newest; stash: backward, a copy of those used forward; estimate: an estimate of these; predict: forward, "
-        "those expected at the backward pass; auto: stash, and predict for replicas that share weights",
+        "newest; stash: backward, a copy of those used forward; estimate: an estimate of these; predict: forward and "
+        "backward, those expected at the backward pass; auto: stash",
         "updates",
     )
     stale_rate: Literal["auto", "full", "annealed", "inverse", "root"] = option(
         "auto",
         "learning rate of stale gradients. full: the same as of others; inverse: divided by the staleness; root: by "
         "its square root; annealed: inverse at first, full after --stale-updates; auto: annealed for replicas that "
-        "share weights, else full",
+        "share weights (root with sgd, momentum, nesterov and adagrad), else full",
         "updates",
     )
     stale_updates: int = option(

@@ -33,14 +33,32 @@ class Propagation(nn.Module):
         return repeat(lambda h: self.step(edges, h), h, times=self.steps)
 
 
+def glorot_(module: nn.Module) -> None:
+    """Initialise linear layers and GRU cells by Glorot and Bengio (2010): uniform weights that keep the variance of
+    rows and gradients, the three gates of a cell each by itself, and biases of zero."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.GRUCell):
+            for name, parameter in layer.named_parameters(recurse=False):
+                if name.startswith("bias"):
+                    nn.init.zeros_(parameter)
+                else:
+                    for gate in parameter.detach().chunk(3 if isinstance(layer, nn.GRUCell) else 1):
+                        nn.init.xavier_uniform_(gate)
+
+
 class Babi15(Model):
-    """Nodes with annotations ``x``, typed edges, and the index of the node that is the answer."""
+    """Nodes with annotations ``x``, typed edges, and the index of the node that is the answer.
+
+    Weights begin by Glorot's rule: at a width of 5, torch's smaller ones leave one seed in seven on a plateau for more
+    than six epochs of 100 graphs (docs/asynchrony.md).
+    """
 
     def __init__(self, hidden: int = 5, steps: int = 2, kinds: int = 4) -> None:
         super().__init__()
         self.propagate = Propagation(hidden, steps, kinds)
         self.mix = nn.Linear(2 * hidden, hidden)
         self.score = nn.Linear(hidden, 1)
+        glorot_(self)
 
     def forward(self, nodes: Seq, edges: Edges, answer: Tensor) -> Any:
         h = self.propagate(edges, nodes.x)

@@ -70,6 +70,9 @@ class Span:
         """Add ``d w`` to the gradient of a part."""
         raise NotImplementedError
 
+    def end(self) -> None:
+        """Drop weights that only its passage used: a copy of an earlier version, or an estimate."""
+
 
 class BatchSpan(Span):
     """A batch of messages: every tensor is made for it."""

@@ -365,8 +365,17 @@ class Layout:
                 op.span = None
 
     def done(self) -> None:
-        """Called when a passage has ended."""
+        """Called when a passage has ended: a layout that is kept holds no rows, residuals or weights of it."""
         self._held = (self.pool, self.pool.generation)
+        for op in self.operations:
+            op.kept = ()
+            if not self.fixed:
+                op.span = None
+            elif op.span is not None:
+                op.span.end()
+        for arena in self.arenas:
+            if not arena.fixed or arena.varies:
+                arena.clear()
 
     def heard(self, site: int, round_: int | None = None) -> int:
         """The number of messages that get a gradient at a site with parameters, in one round or in all."""

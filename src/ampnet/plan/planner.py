@@ -252,7 +252,6 @@ class Planner:
 
     def give_back(self, layout: Layout) -> None:
         """Called at the end of a passage."""
-        layout.done()
         if not layout.key or not self._keeps:
             return
         if self._unused > _PATIENCE:  # the same instances never come together again: the order is another every time

@@ -171,11 +171,6 @@ class Runtime:
             frozen = [name for name, u in zip(group.members, updaters, strict=True) if u.policy is None]
             if frozen and len(frozen) < len(updaters):
                 faults.append(f"replica '{frozen[0]}' is frozen and others of '{group.name}' are not")
-            if group.sync.when == "shared" and any(u.stashes for u in updaters):
-                faults.append(
-                    f"replicas of '{group.name}' share their weights, so none can stash them: use weights='current', "
-                    f"or another sync"
-                )
             group.table = None if frozen else Table.of(updaters[0], group.sync, len(updaters))
         if faults:
             raise GraphError(faults)

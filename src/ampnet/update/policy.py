@@ -57,12 +57,13 @@ class Update:
     weights: Literal["auto", "current", "stash", "estimate", "predict"] = "auto"
     """Which weights are used where they change between a forward and its backward. "current": whatever they are;
     "stash": the backward uses those of the forward, which are kept until no message needs them; "estimate": ... or an
-    estimate of them; "predict": the forward uses those expected at its backward (`ampnet.update.remedies`). "auto":
-    stash; predict where replicas share weights; current for an embedding, whose backward reads no weights."""
+    estimate of them; "predict": both use those expected at the backward (`ampnet.update.remedies`). "auto": stash;
+    current for an embedding, whose backward reads no weights. Under message passing the backward of "predict", and of
+    "stash" where replicas share weights, uses the current ones."""
     remedies: tuple[Remedy, ...] | None = None
-    """How the staleness of gradients changes the steps made with them (`ampnet.update.remedies`). None:
-    ``(AnnealedRate(1000),)`` where replicas share weights, else not at all. Gradients that are not stale are never
-    changed."""
+    """How the staleness of gradients changes the steps made with them (`ampnet.update.remedies`). None: where replicas
+    share weights ``(AnnealedRate(1000),)``, or ``(InverseRate(0.5),)`` with SGD and Adagrad; else not at all. Gradients
+    that are not stale are never changed."""
 
     def __post_init__(self) -> None:
         given: Any = self.optimizer

@@ -22,16 +22,19 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampnet.update.policy import Update
+from ampnet.update.remedies.copied import CopiedWeights
 from ampnet.update.remedies.estimate import Estimate
 from ampnet.update.remedies.mean import WeightsInUse
 from ampnet.update.remedies.predict import Predict
-from ampnet.update.remedies.rate import AnnealedRate
+from ampnet.update.remedies.rate import AnnealedRate, InverseRate, grows
 from ampnet.update.remedies.remedy import Remedy, remedied
 from ampnet.update.steps import Stepper, stepper
 from ampnet.update.sums import Sums
 
 USUAL = (AnnealedRate(1000),)
 """The remedies of an `Update` that names none, where replicas share weights."""
+USUAL_WHERE_STEPS_GROW = (InverseRate(0.5),)
+"""The same for optimizers whose steps are too large for many replicas all the time (`grows`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class Updater:
         """Sum of staleness, and messages, of the gradients that have not been applied; None: nothing ever came."""
         self.view: WeightsInUse | None = None
         """Which weights forwards and backwards use, if not simply the current or stashed ones."""
+        self.around: Callable[[], float] = float
+        """Returns the mean staleness of the stalest node, where replicas share weights; else 0."""
         self.live_versions: Callable[[], set[int]] = set
         self._touched = False
         self.waiting = False
@@ -129,20 +134,23 @@ class Updater:
         if seen == "auto" and self.touched is not None:  # the backward of a table reads none of its rows
             seen = "current"
         elif seen == "auto":
-            seen = "predict" if self.shares else "stash"
-        self.stashes = seen == "stash"
-        usual = USUAL if self.shares else ()
-        self.remedies = usual if policy is None or policy.remedies is None else policy.remedies
+            seen = "stash"
+        self.stashes = seen == "stash" and not self.shares
         self.counts_messages = policy is not None and policy.count == "messages"
+        self.remedies = ()
         if policy is None:
             return
         self.optimizer = policy.optimizer(trained)
+        usual = () if not self.shares else USUAL_WHERE_STEPS_GROW if grows(self.optimizer) else USUAL
+        self.remedies = usual if policy.remedies is None else policy.remedies
         self.stepper = stepper(self.optimizer)
         self._trained = [i for i, p in enumerate(self.parameters) if p.requires_grad]
         self._partly = len(trained) < len(self.parameters)
         self.schedule = policy.schedule(self.optimizer) if policy.schedule is not None else None
         self.lag, self.heard = 0.0, None
-        derived = {"estimate": Estimate, "predict": Predict}.get(seen or "")
+        derived: type[WeightsInUse] | None = {"estimate": Estimate, "predict": Predict}.get(seen or "")
+        if seen == "stash" and self.shares:
+            derived = CopiedWeights
         self.view = None if derived is None or self.touched is not None else derived(self)
 
     @property
@@ -201,8 +209,8 @@ class Updater:
             or self.counts_messages
             or self._touched
             or self._partly
-            or self.view is not None
-            or self._changes(self.lag)
+            or (self.view is not None and not self.view.direct)
+            or self._changes(max(self.lag, self.around()))
         ):
             return
         if instances < policy.min_update_frequency or self.waiting or self.together:
@@ -254,9 +262,10 @@ class Updater:
         return any(remedy.rate(lag, now) != 1 or remedy.momentum(0.9, lag) != 0.9 for remedy in self.remedies)
 
     def _pending_lag(self) -> float:
-        """The mean staleness of the gradients that have not been applied."""
+        """The mean staleness of the gradients that have not been applied. Where replicas share weights, at least that
+        of the stalest node: a gradient that depends on old weights elsewhere is as old as they are."""
         stale, messages = self.heard or (0, 0)
-        return stale / messages if messages else self.lag
+        return max(stale / messages if messages else self.lag, self.around())
 
     def count_messages(self, n: int) -> None:
         """Gradients of ``n`` messages have been added to the sums."""

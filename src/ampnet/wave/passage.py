@@ -28,6 +28,7 @@ from ampnet.plan.lot import Lot
 from ampnet.plan.planner import Planner
 from ampnet.plan.sites import Site
 from ampnet.update.sums import Sums
+from ampnet.update.updater import Updater
 from ampnet.wave.kernels import kernel_of
 from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.slice import Slice
@@ -47,6 +48,8 @@ class Passage:
         self.pins: dict[str, int] = {}
         self.saw: dict[str, int] = {}
         """Of nodes whose weights are derived: the version when the passage reached them."""
+        self.held: dict[Updater, list[Tensor]] = {}
+        """Of nodes whose forward weights last until the backward: those weights."""
         self.reports: list[Report] = []
         self.skipped: set[int] = set()
         """Skipped instances: a payload, a loss, or a gradient was not finite."""
@@ -91,6 +94,22 @@ class Passage:
         device = self.layout.device
         for site, payload in payloads:
             self.payloads[site] = payload if payload.device == device else payload.to(device, non_blocking=True)
+
+    def end(self) -> None:
+        """Drop its tensors at once. Passage, kernels and spans refer to each other, so without this their rows and
+        copies of weights would stay until the cycle collector runs, gigabytes later."""
+        for kernel in self.kernels.values():
+            kernel.end()
+        self.kernels = {}
+        self.payloads.clear()
+        self.inbox.clear()
+        self.later.clear()
+        for updater, weights in self.held.items():
+            if updater.view is not None and isinstance(updater, Updater):  # a face of a node has some of them
+                updater.view.release(weights)
+        self.held.clear()
+        self._sums.clear()
+        self.layout.done()
 
     # -- what comes from other workers, and goes to them
 
@@ -154,10 +173,14 @@ class Passage:
         """The weights that a node computes with: current ones, the first version that this passage used, or weights
         derived from both (`ampnet.update.remedies`)."""
         updater = node.updater
-        if self.alone:
+        if self.alone and updater.view is None:
             return updater.weights
         if self.train and updater.view is not None:
             saw = self.saw.setdefault(node.name, updater.seen_version())
+            if updater.view.lasts:
+                if updater not in self.held:
+                    self.held[updater] = updater.forward_weights()
+                return self.held[updater]
             return updater.weights_of(saw) if self.backward else updater.forward_weights()
         if (self.train and not updater.stashes) or updater.of_all is not None:
             return updater.weights

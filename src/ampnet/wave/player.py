@@ -135,6 +135,8 @@ class Player:
         self._clock = 0
         for node in updates.trains:
             node.updater.live_versions = self._held_by(node.name)
+            if node.updater.shares:
+                node.updater.around = self._stalest
         self.first = 0
         """Waves that are cut here are numbered from 1 more than this."""
         self.waves = self.instances = self.operations = self.messages = 0
@@ -467,6 +469,10 @@ class Player:
 
     # -- [5]
 
+    def _stalest(self) -> float:
+        """The mean staleness of the node that has the largest."""
+        return max((node.updater.lag for node in self.updates.trains), default=0.0)
+
     def _end(self, passage: Passage) -> None:
         if passage.train:
             self._settle()
@@ -488,6 +494,7 @@ class Player:
         self.messages += sum(op.messages for op in operations) + sum(op.messages for op in back)
         self.instances += len(passage.lot.numbers)
         passage.planner.give_back(passage.layout)
+        passage.end()
         self._pools[id(passage.planner)].append(passage.layout.pool)
         for report in passage.reports:
             self._tell(report)

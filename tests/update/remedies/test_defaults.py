@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ampnet import Inline, Sync, Update, replicate
-from ampnet.nodes import Embedding
+from ampnet.nodes import Embedding, Linear
+from ampnet.nodes.span import Span
 from ampnet.testing import assert_close
-from ampnet.update.remedies import AnnealedRate
-from ampnet.update.remedies.predict import Predict
+from ampnet.update.remedies import AnnealedRate, AsyncNesterov, InverseRate, Remedy
+from ampnet.update.remedies.copied import CopiedWeights
 from ampnet.update.state import restore_state, state_of
 from ampnet.update.updater import Updater
 from tests.replicas.small import chain, rows, weights
@@ -20,7 +22,7 @@ from tests.replicas.small import chain, rows, weights
 ADAM = partial(torch.optim.Adam, lr=0.01)
 
 
-def test_weights_are_stashed_unless_replicas_share_them() -> None:
+def test_weights_are_stashed_and_copied_where_replicas_share_them() -> None:
     single = chain("linear", "tanh", "linear")
     with Inline(single, update=Update(ADAM)):
         assert all(n.updater.stashes and n.updater.view is None for n in single.parameterised().values())
@@ -30,8 +32,76 @@ def test_weights_are_stashed_unless_replicas_share_them() -> None:
         with Inline(graph, update=Update(ADAM)):
             for node in graph.parameterised().values():
                 assert node.updater.stashes is not shared
-                assert isinstance(node.updater.view, Predict) is shared
+                assert isinstance(node.updater.view, CopiedWeights) is shared
                 assert node.updater.remedies == ((AnnealedRate(1000),) if shared else ())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "remedy"),
+    [
+        (torch.optim.SGD, InverseRate(0.5)),
+        (torch.optim.Adagrad, InverseRate(0.5)),
+        (AsyncNesterov, InverseRate(0.5)),
+        (torch.optim.Adam, AnnealedRate(1000)),
+        (torch.optim.RMSprop, AnnealedRate(1000)),
+    ],
+)
+def test_steps_of_shared_replicas_are_smaller_for_ever_where_the_optimizer_does_not_scale_them(
+    optimizer: Any, remedy: Remedy
+) -> None:
+    graph = chain("linear", "tanh", "linear")
+    replicate(graph, None, 2, sync="shared")
+    with Inline(graph, update=Update(partial(optimizer, lr=0.01))):
+        assert all(node.updater.remedies == (remedy,) for node in graph.parameterised().values())
+
+
+@pytest.mark.parametrize("schedule", ["backward-first", "fifo"])
+@pytest.mark.parametrize("seen", ["auto", "stash", "predict"])
+def test_a_wave_of_a_shared_replica_goes_on_with_the_weights_of_its_forward(
+    seen: Any, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, replicas of a whole model, whose waves are played one by one, used the current weights whatever was
+    chosen: 8 replicas of a perceptron diverged."""
+    met: dict[int, Tensor] = {}
+    alike: list[bool] = []
+    run, back = Linear.run, Linear.back
+
+    def noted_run(self: Linear, span: Span) -> None:
+        met[id(span)] = span.w[0].clone()
+        run(self, span)
+
+    def noted_back(self: Linear, span: Span) -> None:
+        alike.append(torch.equal(met.pop(id(span)), span.w[0]))
+        assert not any(span.w[0] is node.updater.weights[0] for node in copies)
+        back(self, span)
+
+    graph = chain("linear", "tanh", "linear")
+    replicate(graph, None, 3, sync="shared")
+    copies = list(graph.parameterised().values())
+    update = Update(partial(torch.optim.SGD, lr=0.1), 1, "instances", weights=seen)
+    with Inline(graph, update=update, max_active_keys=6, wave_size=1, schedule=schedule) as runtime:
+        if seen == "predict":
+            runtime.train(rows(*[2] * 9))  # until something is known to be stale
+            for node in copies:
+                node.updater.lag = 1.0
+        monkeypatch.setattr(Linear, "run", noted_run)
+        monkeypatch.setattr(Linear, "back", noted_back)
+        runtime.train(rows(*[2] * 12))
+        assert runtime.stats().engine == "waves"
+    assert len(alike) == 24
+    assert all(alike)
+
+
+def test_a_gradient_of_a_shared_replica_is_as_old_as_that_of_the_stalest_node() -> None:
+    """The last layer meets its own weights again at once; what it computed with came from old ones below."""
+    updater = Updater([nn.Parameter(torch.ones(1))])
+    updater.adopt(Update(partial(torch.optim.SGD, lr=1.0), 1, remedies=(InverseRate(),)))
+    updater.around = lambda: 4.0
+    updater.note_lags([(updater.version, 1)])
+    updater.adding[0].add_(1.0)
+    updater.count_messages(1)
+    updater.apply()
+    assert updater.weights[0].item() == pytest.approx(1 - 1 / 4)
 
 
 def test_a_table_is_never_copied_by_default() -> None:

@@ -4,8 +4,9 @@ A gradient that comes back to a node was computed with weights that have changed
 the lag of every message exactly. What a node can do about it:
 
     which weights    Update(weights="stash")         the backward uses the forward's weights       PipeDream 2019
+                                                     ... where replicas share them: a copy         `copied`
                      Update(weights="estimate")      ... or an estimate of them                    `estimate`
-                     Update(weights="predict")       the forward uses weights of ``lag`` ahead     `predict`
+                     Update(weights="predict")       both use weights of ``lag`` ahead             `predict`
     how large a step AnnealedRate(updates)           small at first, then the full rate            `rate`
                      InverseRate()                   rate / lag                                    `rate`
     how much of the  LoweredMomentum()               less, as asynchrony adds its own              `momentum`

@@ -71,6 +71,10 @@ class WeightsInUse:
     """Which weights a forward and its backward use. This one: the current ones, whenever they run."""
 
     moving: MovingWeights | None = None
+    lasts = False
+    """Whether a wave goes on to use the weights of its first forward, in all rounds and in the backward."""
+    direct = False
+    """Whether gradients may be added to the weights without sums (`Updater.go_direct`): nothing is to be measured."""
 
     def __init__(self, updater: Updater) -> None:
         self.updater = updater
@@ -82,3 +86,6 @@ class WeightsInUse:
     def backward(self, version: int) -> list[Tensor]:
         """Returns the weights of the backward of a forward that saw ``version``."""
         return self.updater.weights
+
+    def release(self, weights: list[Tensor]) -> None:
+        """Called with what `forward` returned, if it ``lasts``, when the wave has ended."""

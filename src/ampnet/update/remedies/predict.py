@@ -1,4 +1,4 @@
-"""Predict: the forward uses the weights that its gradient will meet.
+"""Predict: forward and backward use the weights that the gradient will meet.
 
     forward at version 7, usual lag 3 ──> with the weights expected at version 10 ──> backward at version 10, with those
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 class Predict(WeightsInUse):
     """Moves the current weights ahead along the mean update, by the node's usual lag."""
+
+    lasts = True
 
     def __init__(self, updater: Updater) -> None:
         super().__init__(updater)

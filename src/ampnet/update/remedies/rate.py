@@ -16,7 +16,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch.optim import ASGD, SGD, Adagrad, Optimizer
+
+from ampnet.update.remedies.nesterov import AsyncNesterov
 from ampnet.update.remedies.remedy import Remedy
+
+
+def grows(optimizer: Optimizer) -> bool:
+    """Whether n replicas that share weights together take too large steps, not only at first: plain gradient descent,
+    which the bound above is about; and Adagrad, if each replica has the squares of its own gradients only, so that its
+    steps are sqrt(n) times those of one that has all of them. The steps of Adam and its relatives have a size of their
+    own."""
+    return isinstance(optimizer, SGD | ASGD | AsyncNesterov | Adagrad)
 
 
 @dataclass(frozen=True, slots=True)

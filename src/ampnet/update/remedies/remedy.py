@@ -16,8 +16,9 @@ class Remedy:
     """Has no state, so one object may serve all nodes. Subclasses override what they change."""
 
     def rate(self, lag: float, updates: int) -> float:
-        """Returns the factor of the learning rate. ``lag``: the mean over the gradients of this update; ``updates``:
-        those of the weights before it, by all replicas."""
+        """Returns the factor of the learning rate. ``lag``: the mean over the gradients of this update, or that of the
+        stalest node if it is larger and replicas share weights; ``updates``: those of the weights before it, by all
+        replicas."""
         return 1.0
 
     def momentum(self, momentum: float, lag: float) -> float:

@@ -52,6 +52,9 @@ class Kernel:
     def collect(self) -> None:
         """Add the gradients of the parameters to their sums."""
 
+    def end(self) -> None:
+        """Called when the passage has ended: drop tensors that belong to it."""
+
     def rows(self, op: Operation, slot: int) -> Tensor:
         """The input rows of an operation; read-only."""
         return op.reads[slot].rows(self.columns[slot])

@@ -59,6 +59,9 @@ class ModuleKernel(Kernel):
         """By round."""
         self._sums: list[Tensor | None] = [None] * len(node.parameters)
 
+    def end(self) -> None:
+        self._tapes, self._sums = {}, []
+
     def forward(self, op: Operation) -> None:
         weights = self.passage.weights(self.node)
         if self.train:
@@ -101,7 +104,7 @@ class ModuleKernel(Kernel):
         before = zip(weights, made.weights, made.written, strict=True)
         if not all(now is then and now._version == written for now, then, written in before):
             return False
-        pinned = self.node.name in self.passage.pins
+        pinned = self.node.name in self.passage.pins or self.node.updater in self.passage.held
         return pinned or made.version == self.node.updater.seen_version()
 
     def collect(self) -> None:

@@ -106,6 +106,10 @@ class WaveSpan(Span):
             else:
                 mine.add(self.reads, self.products.of(d, w))
 
+    def end(self) -> None:
+        if self.w is not self.kernel.node.updater.weights:
+            self.w, self.memo = (), None
+
 
 class TrainedKernel(Kernel):
     """`Parameterised` nodes. See the head of this file."""
@@ -139,8 +143,13 @@ class TrainedKernel(Kernel):
         self.ready = self.ready and not self.varies
         node = self.site.face
         assert node is not None
-        self._weights = node.updater.weights if passage.alone else None
+        settled = passage.alone and node.updater.view is None
+        self._weights = node.updater.weights if settled else None
         """The node's weights, if no update can change them before the passage ends."""
+
+    def end(self) -> None:
+        if self._all is not None:
+            self._all.end()
 
     # -- where rows are
 
@@ -381,7 +390,7 @@ class TrainedKernel(Kernel):
             return False
         if not _largest(span.g) * _largest(x) * len(x) * abs(rate) < 1e30:
             return False
-        self.passage.later.append(partial(_descend, span.w, span.g, x, rate))
+        self.passage.later.append(partial(_descend, node.updater.weights, span.g, x, rate))
         node.updater.went_direct()
         return True
 
