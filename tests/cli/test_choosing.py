@@ -137,7 +137,7 @@ def test_a_limit_of_memory(jobs: list[Job], capsys: pytest.CaptureFixture[str]) 
 def test_in_flight_by_hand_is_what_waves_are_made_of(jobs: list[Job]) -> None:
     assert choosing._wave(Settings(), Settings(workers=1).complete(), 4) == (4, None)
     settings = Settings(max_active_keys=8, workers=2)
-    assert choosing._wave(settings, Settings(max_active_keys=8, workers=1).complete(), 4) == (2, 4)
+    assert choosing._wave(settings, Settings(max_active_keys=8, workers=1).complete(), 4) == (4, 2)
     found = choose(WORKLOAD, Settings(max_active_keys=1, workers=2), data(), {})
     assert found is not None
     assert found.way.expected.bound == "in flight"

@@ -69,7 +69,7 @@ def test_an_interrupt_while_workers_are_forked(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_bad_data_in_the_trial_of_the_placement() -> None:
-    with two(line(), affinity="auto") as runtime:
+    with two(line(), affinity="auto", wave_size=1) as runtime:
         bad = Instance({"x": feed(torch.zeros(1, 7)), "y": feed(torch.zeros(1, 2))})
         with pytest.raises(NodeError, match="node 'first' failed in forward"):
             runtime.train([bad, *points(1, 2)])

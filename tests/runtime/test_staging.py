@@ -38,11 +38,19 @@ def some(*numbers: int) -> dict[int, Instance]:
 def test_one_team_on_two_workers() -> None:
     staging, sent = staged(chain("linear", "tanh"), {"linear1": 0, "tanh2": 2, "loss": 2})
     assert staging.stage(some(0, 1, 2, 3, 4), True, 0) == [2] * 5  # workers
-    waves = [(1, [0, 1]), (2, [2, 3])]
-    assert sent == [(worker, 0, number, wave) for number, wave in waves for worker in (0, 2)]
-    sent.clear()  # there is a wave for each worker: the last instance waits for company
-    staging.retired(np.array([0, 1]))
-    assert sent == [(0, 0, 3, [4]), (2, 0, 3, [4])]
+    assert sent == [(0, 0, 1, [0, 1, 2, 3]), (2, 0, 1, [0, 1, 2, 3])]
+    sent.clear()  # the last instance waits for others, until no more are pumped
+    staging.pumped()
+    assert sent == [(0, 0, 2, [4]), (2, 0, 2, [4])]
+    sent.clear()
+    staging.stage(some(5, 6), True, 0)
+    staging.pumped()
+    assert sent == []  # 5 of 8 places are in play: a full wave does not fit
+    staging.retired(np.array([0, 1, 2, 3]))
+    staging.stage(some(7), True, 0)
+    assert sent == []
+    staging.stage(some(8, 9), True, 0)
+    assert sent == [(0, 0, 3, [5, 6, 7, 8]), (2, 0, 3, [5, 6, 7, 8])]
 
 
 def test_teams_of_one_worker_get_instances_as_they_come() -> None:

@@ -39,6 +39,7 @@ from ampnet.placement.expect import largest, what_bounds
 from ampnet.placement.memory import PROCESS, shown
 from ampnet.placement.units import around
 from ampnet.placement.ways import PAYS, Way, Ways, best, numbers
+from ampnet.runtime.cutting import size_of
 
 _TRIED = 256
 """The maximal number of instances in a trial."""
@@ -168,7 +169,7 @@ def _wave(settings: Training, alone: Training, cores: int) -> tuple[int, int | N
     if not settings.max_active_keys or settings.max_active_keys == "auto":
         return size, None
     workers = settings.workers if isinstance(settings.workers, int) else cores
-    size = settings.wave_size or min(size, -(-settings.max_active_keys // (2 * workers)))
+    size = settings.wave_size or min(size, size_of(workers, settings.max_active_keys))
     return size, max(1, settings.max_active_keys // size)
 
 

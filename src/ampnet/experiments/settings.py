@@ -316,7 +316,7 @@ class Training:
         if not in_flight:
             in_flight = self.in_flight() * replicas
             teams = replicas if self.replicate is None else 1
-            if isinstance(workers, int) and workers > teams:  # two waves for each worker, as large as on one core
+            if isinstance(workers, int) and workers > teams:  # a wave for each worker, twice as large as on one core
                 wave = min(self.in_flight(), frequency) if self.count == "instances" else self.in_flight()
                 in_flight = max(in_flight, 2 * workers * wave)
         return replace(

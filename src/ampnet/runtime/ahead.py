@@ -14,6 +14,7 @@ from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
 from ampnet.placement import Costs, Trial, known, peek, place
 from ampnet.reuse import BufferWatch
+from ampnet.runtime.cutting import size_of
 
 _TRIED = 128
 """The maximal number of instances in a trial."""
@@ -35,7 +36,7 @@ def place_ahead(
     some, stream = read_ahead(stream, min(_TRIED, max_active_keys), stopping)
     costs = None
     if some and stream.train and len(known(graph, workers, affinity)) < len(graph.nodes):
-        size = wave_size or -(-max_active_keys // (2 * workers))
+        size = wave_size or size_of(workers, max_active_keys)
         costs = Trial(graph, max_active_keys=len(some), wave_size=size).run(some)
         gc.collect()  # free the trial's copy, which has reference cycles, before workers are forked
     return place(graph, workers, affinity, costs, memory_per_worker), stream, costs

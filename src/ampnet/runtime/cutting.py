@@ -8,9 +8,16 @@ All workers of a team must play the same waves in the same order, so waves are c
 
 Instances that differ in stream, in training or inference, or in inputs without payload are never in one wave. If nodes
 of the team have copies, and each instance goes to one of them, all instances of a wave go to the same copy: the wave is
-then one operation of one worker, not a small one of each. A wave that is not full waits for more instances as long as
-the team has a full wave for each of its workers to play; so waves stay large although instances retire, and are pumped,
-in smaller numbers. If every team has one worker only, workers cut waves themselves (`ampnet.wave.player`).
+then one operation of one worker, not a small one of each.
+
+A full wave is cut at once; one that is not full, only when all free places are filled, and not while the team has a
+full wave for each of its workers to play, or so many instances that no full wave fits into the places that are left:
+
+    4 places, wave size 2     in play [0 1][2], 3 is pumped                3 waits: there is no place beside it
+                              2 retires, 4 is pumped                       [3 4]
+
+So waves stay large although instances retire, and are pumped, in smaller numbers. If every team has one worker only,
+workers cut waves themselves (`ampnet.wave.player`).
 """
 
 from __future__ import annotations
@@ -50,10 +57,14 @@ class Rule(NamedTuple):
 class Cutter:
     """Cuts the instances of one team into waves."""
 
-    def __init__(self, size: int | None, workers: int, rules: Sequence[Rule] = (), copies: int = 1) -> None:
-        """``size``: instances of a wave; None: any number. ``copies``: instance i goes to copy i modulo ``copies``."""
-        self._copies = copies
-        self._size, self._enough, self._rules = size, 0 if size is None else size * workers, rules
+    def __init__(
+        self, size: int | None, workers: int, places: int, rules: Sequence[Rule] = (), copies: int = 1
+    ) -> None:
+        """``size``: instances of a wave; None: any number. ``places``: the maximal number of instances in flight.
+        ``copies``: instance i goes to copy i modulo ``copies``."""
+        self._copies, self._size, self._rules = copies, size, rules
+        self._enough = 0 if size is None else min(size * workers, max(0, places - size) + 1)
+        """While this number of instances or more is in play, a wave waits until it is full."""
         self._counts = [0] * len(rules)
         self._waiting: dict[Sort, dict[int, Instance]] = {}
         self._playing = 0
@@ -64,18 +75,19 @@ class Cutter:
             sort = Sort(stream, train, _missing(instance), number % self._copies)
             self._waiting.setdefault(sort, {})[number] = instance
 
-    def cut(self) -> Iterator[tuple[Sort, dict[int, Instance]]]:
-        """Yields the waves that can be played now, in order."""
+    def cut(self, *, full: bool = False) -> Iterator[tuple[Sort, dict[int, Instance]]]:
+        """Yields the waves that can be played now, in order; with ``full``, only full ones: more instances will be
+        added at once."""
         for sort in list(self._waiting):
             waiting = self._waiting[sort]
-            while waiting and (wave := self._next(sort, list(waiting))):
+            while waiting and (wave := self._next(sort, list(waiting), full)):
                 self._playing += len(wave)
                 yield sort, {number: waiting.pop(number) for number in wave}
             if not waiting:
                 del self._waiting[sort]
 
-    def _next(self, sort: Sort, numbers: list[int]) -> list[int]:
-        """Returns the next wave of a sort; empty while it waits for more instances."""
+    def _next(self, sort: Sort, numbers: list[int], whole: bool) -> list[int]:
+        """Returns the next wave of a sort; empty while it waits for more instances, as it always does if ``whole``."""
         if self._size is None:
             return numbers
         counts, wave = list(self._counts), 0
@@ -88,7 +100,7 @@ class Cutter:
                     full |= not counts[i]
             if full:
                 break
-        if not full and wave < self._size and self._playing >= self._enough:
+        if not full and wave < self._size and (whole or self._playing >= self._enough):
             return []
         self._counts = counts
         return numbers[:wave]
@@ -108,9 +120,13 @@ class Cutter:
         self._playing = 0
 
 
-def size_of(team: Team, places: int) -> int:
-    """Returns the wave size that makes two waves for each worker when ``places`` instances are in flight."""
-    return -(-places // (2 * len(team.workers)))
+def size_of(workers: int, places: int) -> int:
+    """Returns the wave size that makes one wave for each worker when ``places`` instances are in flight.
+
+    More and smaller waves keep workers busier, but a wave has a cost of its own, worth some 6 (QM9) to 13 (Tree-LSTM)
+    instances, and every wave in flight makes gradients older.
+    """
+    return -(-places // workers)
 
 
 def rules_of(team: Team, copies: Mapping[str, Copy]) -> list[Rule]:

@@ -337,6 +337,11 @@ class Distributed(Runtime):
     def _retire(self, instances: Column, train: bool) -> None:
         self._workers.staging.retired(instances)
 
+    def _pump(self) -> None:
+        super()._pump()
+        if self._there is not None:
+            self._there.staging.pumped()
+
     def _flush(self) -> None:
         self._workers.post.everybody(Kind.FLUSH)
         self._workers.staging.flushed()

@@ -46,8 +46,8 @@ class Processes(Distributed):
     first loss is an error). ``capacity``: bytes of the ring between two processes; frames that do not
     fit wait at the sender.
 
-    The other settings are those of `Inline`. Instances are computed in waves of ``wave_size`` (None: about two waves in
-    flight for each worker, none of them straddling an update that counts instances).
+    The other settings are those of `Inline`. Instances are computed in waves of ``wave_size`` (None: one wave in
+    flight for each worker; two where they are smaller, as none straddles an update that counts instances).
 
     Workers start with the first run and stay until `close`. If that run is a prediction, there is no trial, and nodes
     are placed by an estimate of their costs: train first where the placement matters. From the first run on, parameters

@@ -294,6 +294,10 @@ class Runtime:
     def _retire(self, instances: Column, train: bool) -> None:
         """Called when these instances have retired."""
 
+    def _pump(self) -> None:
+        """Fill every free place; what was staged may begin."""
+        self.controller.pump()
+
     def _forget(self, instances: Column) -> None:
         """Message passing only: drop the remaining state of these instances, after inference."""
 
@@ -374,10 +378,10 @@ class Runtime:
                     self._announce(Begin(self.clock(), {**self.settings, "together": together, "barrier": barrier}))
                 # Replicas are equal only after a training stream; the next stream must see them equal.
                 controller.begin(streams, together=together, barrier=barrier or (bool(tables) and not together))
-                controller.pump()
+                self._pump()
                 while controller.busy:
                     self._turn()
-                    controller.pump()
+                    self._pump()
                     if self.beside is not None:
                         self.beside.turn()
                     if (on_turn is not None or self._announce.turns) and time.monotonic() >= due:

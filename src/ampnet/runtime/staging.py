@@ -52,10 +52,14 @@ class Staging:
         """For each team, by the copies of nodes that an instance goes to: the workers that play it."""
         self._cutters = [
             Cutter(
-                wave_size or size_of(team, places), len(team.workers), rules_of(team, copies), copies_of(team, copies)
+                wave_size or size_of(len(team.workers), places),
+                len(team.workers),
+                places,
+                rules_of(team, copies),
+                copies_of(team, copies),
             )
             if self._parted
-            else Cutter(None, 1)
+            else Cutter(None, 1, places)
             for team in teams
         ]
         self.waves = 0
@@ -63,19 +67,24 @@ class Staging:
         self.shares = (1, 1)
         """The number of copies of nodes that waves are distributed over, and the wave size; not of the whole model."""
         if self._parted and len(teams) == 1:
-            self.shares = (copies_of(teams[0], copies), wave_size or size_of(teams[0], places))
+            self.shares = (copies_of(teams[0], copies), wave_size or size_of(len(teams[0].workers), places))
 
     def stage(self, instances: Mapping[int, Instance], train: bool, stream: int) -> list[int]:
         """Send instances, all of them for one team. Returns the number of workers that will play each."""
         number = next(iter(instances)) % len(self._cutters)
         self._cutters[number].add(instances, stream, train)
-        self._send_waves(number)
+        self._send_waves(number, full=True)
         players = self._workers[number]
         return [len(players[n % len(players)]) for n in instances]
 
-    def _send_waves(self, number: int) -> None:
+    def pumped(self) -> None:
+        """Called when nothing more can be pumped now: sends the waves that are not full, if they should not wait."""
+        for number in range(len(self._cutters)):
+            self._send_waves(number, full=False)
+
+    def _send_waves(self, number: int, full: bool) -> None:
         players = self._workers[number]
-        for sort, wave in self._cutters[number].cut():
+        for sort, wave in self._cutters[number].cut(full=full):
             self.waves += 1
             wave_number = self.waves if self._parted else None
             where = {"team": number, "wave": wave_number, "predicts": self._predicts}
@@ -91,7 +100,6 @@ class Staging:
         for number, count in enumerate(np.bincount(instances % len(self._cutters)).tolist()):
             if count:
                 self._cutters[number].retired(count)
-                self._send_waves(number)
 
     def flushed(self) -> None:
         """Called at the end of a training stream: nodes apply their remaining gradients."""

@@ -60,6 +60,10 @@ class OnWorkers(Runtime):
     def _retire(self, instances: Column, train: bool) -> None:
         self._owner._workers.predicting.retired(instances)
 
+    def _pump(self) -> None:
+        super()._pump()
+        self._owner._workers.predicting.pumped()
+
     def _turn(self) -> None:
         self._owner._turn()
 
