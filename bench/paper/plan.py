@@ -207,15 +207,16 @@ def _grid() -> Iterable[Run]:
 
 BEST_TARGET = 3.8
 BEST_IN_FLIGHT = 128
-CHOSEN_ON, REPORTED_ON = 0, 0
+CHOSEN_ON, REPORTED_ON = 0, 1
 """Seeds of the split on which the settings were chosen, and of that on which they are reported. The bound is judged
 only if these differ."""
 BEST = (
     *("--min-update-frequency", "128", "--hidden", "300", "--steps", "6", "--loss", "absolute"),
+    *("--hydrogens", "counts"),
     *("--learning-rate", "0.001", "--decay", "0.89", "--weight-decay", "0.03", "--device", "cuda"),
     *("--split", f"{REPORTED_ON}"),
 )
-"""A wider model with more steps, and the absolute error as its loss."""
+"""A wider model with more steps, the absolute error as its loss, and hydrogens as features: half the work."""
 
 
 def _best() -> Iterable[Run]:

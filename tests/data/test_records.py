@@ -166,6 +166,29 @@ def test_molecules(root: Path) -> None:
     assert float(scaled) == pytest.approx((4.5 - data.mean) / data.std, rel=1e-5)
 
 
+def test_hydrogens_that_are_only_counted() -> None:
+    """Methanol, C O H H H H: two atoms and one bond are left, with the features they have among all atoms."""
+    bonds = np.array([(0, 1, 0), (0, 2, 0), (0, 3, 0), (0, 4, 0), (1, 5, 0)])
+    methanol = qm9.Molecule(1, np.array([6, 8, 1, 1, 1, 1]), np.array([0, -1, 0, 0, 0, 0]), bonds, 1.7)
+    whole, (atoms, joined, target) = qm9.arguments(methanol), qm9.arguments(methanol, hydrogens="counts")
+    x = torch.stack(atoms.x.values)
+    assert torch.equal(x, torch.stack(whole[0].x.values)[:2])
+    assert x[:, 10].tolist() == [3, 1]
+    assert joined._source.tolist() == [0, 1] and joined._target.tolist() == [1, 0]
+    assert torch.equal(target, whole[2])
+    scattered = qm9.Molecule(2, np.array([1, 6, 1, 7, 1]), np.zeros(5), np.array([(1, 3, 2), (0, 1, 0), (3, 4, 0)]), 0)
+    atoms, joined, _ = qm9.arguments(scattered, hydrogens="counts")
+    assert [v[5].item() for v in atoms.x.values] == pytest.approx([0.6, 0.7])
+    assert joined._source.tolist() == [0, 1] and joined._target.tolist() == [1, 0]
+    assert [
+        len(part)
+        for part in qm9.arguments(
+            qm9.Molecule(3, np.array([1, 1]), np.zeros(2), np.array([(0, 1, 0)]), 0), hydrogens="counts"
+        )[:2]
+    ] == [2, 2]
+    assert isfinite(train("qm9", [(atoms, joined, target)]))
+
+
 def test_lone_atoms_and_missing_bonds(root: Path) -> None:
     data = load("qm9", root)
     everything = {m.index: m for split in data.splits.values() for m in split}

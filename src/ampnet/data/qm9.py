@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -73,9 +74,14 @@ class Molecules(Dataset[Molecule]):
     """Mean and standard deviation of the training molecules' dipole moments, Debye."""
 
 
-def arguments(molecule: Molecule, mean: float = 0.0, std: float = 1.0) -> tuple[Seq, Edges, Tensor]:
-    """Returns the arguments of `Qm9` with ``features=FEATURES``. The target is in Debye, or ``(dipole - mean) /
-    std``."""
+def arguments(
+    molecule: Molecule, mean: float = 0.0, std: float = 1.0, hydrogens: Literal["atoms", "counts"] = "atoms"
+) -> tuple[Seq, Edges, Tensor]:
+    """Returns the arguments of `Qm9` with ``features=FEATURES``. The target is in Debye, or ``(dipole - mean) / std``.
+
+    ``hydrogens="counts"`` leaves hydrogens out of the graph: the features of every other atom hold their number, so
+    nothing is lost, and the graph has half the atoms. A molecule of hydrogen alone keeps its atoms.
+    """
     z, (a, b, kind) = molecule.atoms, molecule.bonds.T
     n = len(z)
     source, target = np.concatenate((a, b)), np.concatenate((b, a))
@@ -86,6 +92,9 @@ def arguments(molecule: Molecule, mean: float = 0.0, std: float = 1.0) -> tuple[
     x[:, 6:10] = np.bincount(target * KINDS + kinds, minlength=n * KINDS).reshape(n, KINDS)
     x[:, 10] = np.bincount(target, z[source] == 1, minlength=n)
     x[:, 11] = molecule.charges
+    if hydrogens == "counts" and (heavy := z != 1).any():
+        place, kept = np.cumsum(heavy) - 1, heavy[source] & heavy[target]
+        x, source, target, kinds = x[heavy], place[source[kept]], place[target[kept]], kinds[kept]
     atoms = Seq(x=torch.from_numpy(x))
     value = torch.tensor([(molecule.dipole - mean) / std], dtype=torch.float32)
     return atoms, Edges(atoms, source, target, kind=kinds), value

@@ -148,6 +148,9 @@ class Qm9Settings(Training):
     loss: Literal["squared", "absolute"] = option(
         "squared", "error that training minimises; the validation's metric is the absolute error in any case"
     )
+    hydrogens: Literal["atoms", "counts"] = option(
+        "atoms", "hydrogens are atoms of the graph, or only counted in the features of the atoms they are bound to"
+    )
     split: int = option(
         0,
         "seed of the random split into training and validation molecules; choose settings on one, report another",

@@ -24,7 +24,9 @@ from ampnet.experiments.workload import Answer, Asking, Facts, Question, Workloa
 from ampnet.lang import Model
 from ampnet.models import Qm9
 
-WATER = Molecule(0, np.array([8, 1, 1]), np.zeros(3), np.array([(0, 1, 0), (0, 2, 0)]), 0.0)
+METHANOL = Molecule(
+    0, np.array([6, 8, 1, 1, 1, 1]), np.zeros(6), np.array([(0, a, 0) for a in (1, 2, 3, 4)] + [(1, 5, 0)]), 0.0
+)
 
 
 class Dipoles(Workload[Settings]):
@@ -42,7 +44,7 @@ class Dipoles(Workload[Settings]):
         return {"mean": data.mean, "std": data.std or 1.0}
 
     def arguments(self, settings: Settings, facts: Facts) -> Callable[[Any], tuple[Any, ...]]:
-        return partial(qm9.arguments, mean=facts["mean"], std=facts["std"])
+        return partial(qm9.arguments, mean=facts["mean"], std=facts["std"], hydrogens=settings.hydrogens)
 
     def model(self, settings: Settings, facts: Facts) -> Model:
         unit = facts["std"] / CHEMICAL_ACCURACY
@@ -52,10 +54,10 @@ class Dipoles(Workload[Settings]):
         return Qm9(FEATURES, settings.hidden, settings.steps, KINDS, unit, kind)
 
     def example(self, settings: Settings) -> tuple[Any, ...]:
-        return qm9.arguments(WATER)
+        return qm9.arguments(METHANOL, hydrogens=settings.hydrogens)
 
     def ask(self, inputs: Sequence[str], settings: Settings, facts: Facts, asking: Asking) -> list[Question]:
-        return [_question(text, facts) for text in inputs]
+        return [_question(text, settings, facts) for text in inputs]
 
     @property
     def posted(self) -> str:
@@ -63,14 +65,14 @@ class Dipoles(Workload[Settings]):
 
     def told(self, text: str, settings: Settings, facts: Facts) -> Question:
         molecule = of_molfile(text, "molecule") if "\n" in text else of_smiles(text)
-        return _asked("molecule" if "\n" in text else text, molecule, facts)
+        return _asked("molecule" if "\n" in text else text, molecule, settings, facts)
 
     def parted(self, text: str) -> list[str]:
         """A mol file, or SMILES, one a line."""
         return [text] if "V2000" in text or "V3000" in text else Workload.parted(self, text)
 
 
-def _question(text: str, facts: Facts) -> Question:
+def _question(text: str, settings: Settings, facts: Facts) -> Question:
     """A file by its name, the text of one, or SMILES."""
     if "\n" in text:
         name, molecule = "stdin", of_molfile(text, "stdin")
@@ -78,11 +80,11 @@ def _question(text: str, facts: Facts) -> Question:
         name, molecule = text, of_file(Path(text))
     else:
         name, molecule = text, of_smiles(text)
-    return _asked(name, molecule, facts)
+    return _asked(name, molecule, settings, facts)
 
 
-def _asked(name: str, molecule: Molecule, facts: Facts) -> Question:
-    atoms, bonds, _ = qm9.arguments(molecule)
+def _asked(name: str, molecule: Molecule, settings: Settings, facts: Facts) -> Question:
+    atoms, bonds, _ = qm9.arguments(molecule, hydrogens=settings.hydrogens)
     return Question((atoms, bonds, None), partial(_answer, name, molecule, facts))
 
 
