@@ -275,7 +275,7 @@ def test_where_settings_were_chosen_is_told(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(page, "CHOSEN_ON", plan.REPORTED_ON)
     assert "chosen on the same one" in page.text(read(tmp_path))
     monkeypatch.setattr(page, "CHOSEN_ON", plan.REPORTED_ON + 1)
-    assert "chosen on another one, `--split 1`" in page.text(read(tmp_path))
+    assert f"chosen on another one, `--split {plan.REPORTED_ON + 1}`" in page.text(read(tmp_path))
 
 
 def test_without_results_the_page_says_so(tmp_path: Path) -> None:

@@ -364,6 +364,28 @@ def test_statistics_say_how_busy_workers_were() -> None:
     assert re.fullmatch(r"engine: waves, 3 played, at most \d in flight; busy: \d+ %, \d+ %, \d+ %", words)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_there_is_one_full_wave_for_each_worker(together: bool) -> None:
+    """Also where training and inference are pumped in turns. Once there were two for each worker, of half the size: 18
+    waves."""
+    graph, instances = small("qm9")
+    affinity = {"propagate_*": 1, "gate": 0, "value": 0, "loss": 0}
+    with Processes(
+        graph,
+        workers=2,
+        max_active_keys=6,
+        affinity=affinity,
+        update=Update(partial(torch.optim.SGD, lr=0.01), 12, "instances"),
+    ) as runtime:
+        runtime.run([Stream(4 * instances), Stream(2 * instances, False)], together=together)
+        stats = runtime.stats()
+    assert stats.instances == 36
+    if together:  # the last free places may be shared by instances of both streams
+        assert 12 <= stats.waves < 18
+    else:
+        assert (stats.waves, stats.in_flight) == (12, 2)
+
+
 def test_an_inference_is_over_when_every_worker_is_done_with_it() -> None:
     """P17: a branch without a loss that is slow does not pile up. Once, the loss alone retired an instance."""
     most, graph = 0, Graph("branches")
