@@ -238,6 +238,11 @@ class Controller:
                 self._stop_now()
 
     @property
+    def coming(self) -> set[int]:
+        """The numbers of the open streams that have more instances."""
+        return {opened.number for opened in self._open}
+
+    @property
     def pausing(self) -> bool:
         """Whether nothing is pumped until the function of a pause has been called."""
         return self._at_pause is not None

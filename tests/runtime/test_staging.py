@@ -40,17 +40,31 @@ def test_one_team_on_two_workers() -> None:
     assert staging.stage(some(0, 1, 2, 3, 4), True, 0) == [2] * 5  # workers
     assert sent == [(0, 0, 1, [0, 1, 2, 3]), (2, 0, 1, [0, 1, 2, 3])]
     sent.clear()  # the last instance waits for others, until no more are pumped
-    staging.pumped()
+    staging.pumped({0})
     assert sent == [(0, 0, 2, [4]), (2, 0, 2, [4])]
     sent.clear()
     staging.stage(some(5, 6), True, 0)
-    staging.pumped()
+    staging.pumped({0})
     assert sent == []  # 5 of 8 places are in play: a full wave does not fit
     staging.retired(np.array([0, 1, 2, 3]))
     staging.stage(some(7), True, 0)
     assert sent == []
     staging.stage(some(8, 9), True, 0)
     assert sent == [(0, 0, 3, [5, 6, 7, 8]), (2, 0, 3, [5, 6, 7, 8])]
+
+
+def test_the_last_wave_of_a_stream_does_not_wait() -> None:
+    """Once, the last instances of a validation waited until the training epoch beside it was over."""
+    staging, sent = staged(chain("linear", "tanh"), {"linear1": 0, "tanh2": 1, "loss": 1}, places=8)
+    staging.stage(some(0, 1, 2, 3, 4), True, 0)
+    staging.pumped({0})
+    sent.clear()
+    staging.stage(some(5), False, 1)
+    staging.pumped({0, 1})
+    assert sent == []  # 5 of 8 places are in play, and stream 1 goes on
+    staging.stage(some(6), False, 1)
+    staging.pumped({0})
+    assert sent == [(0, 0, 3, [5, 6]), (1, 0, 3, [5, 6])]
 
 
 def test_teams_of_one_worker_get_instances_as_they_come() -> None:

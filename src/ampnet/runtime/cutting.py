@@ -16,14 +16,15 @@ full wave for each of its workers to play, or so many instances that no full wav
     4 places, wave size 2     in play [0 1][2], 3 is pumped                3 waits: there is no place beside it
                               2 retires, 4 is pumped                       [3 4]
 
-So waves stay large although instances retire, and are pumped, in smaller numbers. If every team has one worker only,
+So waves stay large although instances retire, and are pumped, in smaller numbers. The last wave of a stream waits for
+nothing: other streams could keep the workers busy for the whole of their epoch. If every team has one worker only,
 workers cut waves themselves (`ampnet.wave.player`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ampnet.instance import Instance
@@ -75,19 +76,24 @@ class Cutter:
             sort = Sort(stream, train, _missing(instance), number % self._copies)
             self._waiting.setdefault(sort, {})[number] = instance
 
-    def cut(self, *, full: bool = False) -> Iterator[tuple[Sort, dict[int, Instance]]]:
-        """Yields the waves that can be played now, in order; with ``full``, only full ones: more instances will be
-        added at once."""
+    def cut(
+        self, *, full: bool = False, coming: Container[int] | None = None
+    ) -> Iterator[tuple[Sort, dict[int, Instance]]]:
+        """Yields the waves that can be played now, in order. ``full``: only full ones, as more instances will be added
+        at once. ``coming``: the streams that have more instances (None: all of them)."""
         for sort in list(self._waiting):
             waiting = self._waiting[sort]
-            while waiting and (wave := self._next(sort, list(waiting), full)):
+            waits = coming is None or sort.stream in coming
+            while waiting and (
+                wave := self._next(sort, list(waiting), full or (waits and self._playing >= self._enough))
+            ):
                 self._playing += len(wave)
                 yield sort, {number: waiting.pop(number) for number in wave}
             if not waiting:
                 del self._waiting[sort]
 
-    def _next(self, sort: Sort, numbers: list[int], whole: bool) -> list[int]:
-        """Returns the next wave of a sort; empty while it waits for more instances, as it always does if ``whole``."""
+    def _next(self, sort: Sort, numbers: list[int], waits: bool) -> list[int]:
+        """Returns the next wave of a sort; empty if it is not full and ``waits``."""
         if self._size is None:
             return numbers
         counts, wave = list(self._counts), 0
@@ -100,7 +106,7 @@ class Cutter:
                     full |= not counts[i]
             if full:
                 break
-        if not full and wave < self._size and (whole or self._playing >= self._enough):
+        if not full and wave < self._size and waits:
             return []
         self._counts = counts
         return numbers[:wave]

@@ -340,7 +340,7 @@ class Distributed(Runtime):
     def _pump(self) -> None:
         super()._pump()
         if self._there is not None:
-            self._there.staging.pumped()
+            self._there.staging.pumped(self.controller.coming)
 
     def _flush(self) -> None:
         self._workers.post.everybody(Kind.FLUSH)

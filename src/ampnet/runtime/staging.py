@@ -10,7 +10,7 @@ they come, and workers cut waves themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ampnet.errors import TransportError
 from ampnet.instance import Instance
 from ampnet.plan.team import Team
 from ampnet.replicas.group import Copy
-from ampnet.runtime.cutting import Cutter, copies_of, players_of, rules_of, size_of
+from ampnet.runtime.cutting import Cutter, Sort, copies_of, players_of, rules_of, size_of
 from ampnet.runtime.known import Known
 from ampnet.runtime.parcel import Fields, culprit, pack
 from ampnet.runtime.transport import Note
@@ -73,18 +73,19 @@ class Staging:
         """Send instances, all of them for one team. Returns the number of workers that will play each."""
         number = next(iter(instances)) % len(self._cutters)
         self._cutters[number].add(instances, stream, train)
-        self._send_waves(number, full=True)
+        self._send_waves(number, self._cutters[number].cut(full=True))
         players = self._workers[number]
         return [len(players[n % len(players)]) for n in instances]
 
-    def pumped(self) -> None:
-        """Called when nothing more can be pumped now: sends the waves that are not full, if they should not wait."""
-        for number in range(len(self._cutters)):
-            self._send_waves(number, full=False)
+    def pumped(self, coming: Container[int]) -> None:
+        """Called when nothing more can be pumped now: sends the waves that are not full, if they should not wait.
+        ``coming``: the streams that have more instances."""
+        for number, cutter in enumerate(self._cutters):
+            self._send_waves(number, cutter.cut(coming=coming))
 
-    def _send_waves(self, number: int, full: bool) -> None:
+    def _send_waves(self, number: int, waves: Iterable[tuple[Sort, Mapping[int, Instance]]]) -> None:
         players = self._workers[number]
-        for sort, wave in self._cutters[number].cut(full=full):
+        for sort, wave in waves:
             self.waves += 1
             wave_number = self.waves if self._parted else None
             where = {"team": number, "wave": wave_number, "predicts": self._predicts}

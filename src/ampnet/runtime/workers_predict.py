@@ -62,7 +62,7 @@ class OnWorkers(Runtime):
 
     def _pump(self) -> None:
         super()._pump()
-        self._owner._workers.predicting.pumped()
+        self._owner._workers.predicting.pumped(self.controller.coming)
 
     def _turn(self) -> None:
         self._owner._turn()
