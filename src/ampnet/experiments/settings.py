@@ -192,7 +192,7 @@ class Training:
     wave_size: int | None = option(
         None,
         "instances computed together, as one wave; auto: all in flight (a quarter of them if --schedule interleaves "
-        "waves), but not more than the next update needs",
+        "waves; with layers on n workers, an n-th), but not more than the next update needs",
         "waves",
         metavar="N|auto",
         none="auto",
