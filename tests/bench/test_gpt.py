@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from bench.gpt.turn import run, setting_of
 from examples.gpt.data import library
 from examples.gpt.model import Sizes
 
+from ampnet import native
+
 needs_linux = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="worker processes need Linux")
 SMALL = Setting(
     "1f1b", 4, 6, Sizes(blocks=4, width=16, heads=2, context=8), sequences=1, warm=2, snapshots=2, held_out=4, ramp=3
@@ -27,11 +30,23 @@ def changed(**changes: Any) -> Setting:
     return replace(SMALL, **changes)
 
 
+def _driven(weight: torch.Tensor) -> torch.Tensor:
+    """Entries that a gradient drives. Softmax does not see a bias of the keys: its gradient is zero but for rounding,
+    of which Adam makes steps of full size, with any sign."""
+    width = SMALL.sizes.width
+    keep = torch.ones(len(weight), dtype=torch.bool)
+    if weight.shape == (3 * width,):
+        keep[width : 2 * width] = False
+    return keep
+
+
 @needs_linux
-def test_one_microbatch_in_flight_is_what_synchronous_pipelines_compute() -> None:
+@pytest.mark.parametrize("native_kernels", [True, False])
+def test_one_microbatch_in_flight_is_what_synchronous_pipelines_compute(native_kernels: bool) -> None:
     corpus = library()
     traces: dict[str, Trace] = {name: pipelining.run(changed(contender=name), corpus) for name in ("1f1b", "gpipe")}
-    traces["ours"] = asynchronous.run(changed(contender="ours", in_flight=1), corpus)
+    with nullcontext() if native_kernels else native.disabled():
+        traces["ours"] = asynchronous.run(changed(contender="ours", in_flight=1), corpus)
     want = traces.pop("1f1b")
     initial = [p.detach() for p in SMALL.model().plain().parameters()]
     assert max(float((a - b).abs().max()) for a, b in zip(initial, want.weights[-1], strict=True)) > 1e-3
@@ -41,7 +56,8 @@ def test_one_microbatch_in_flight_is_what_synchronous_pipelines_compute() -> Non
         assert all(0 < busy < trace.seconds[-1] for busy in trace.busy)
         assert trace.staleness == 0
         for got, weight in zip(trace.weights[-1], want.weights[-1], strict=True):
-            torch.testing.assert_close(got, weight, rtol=1e-4, atol=1e-5)
+            moved = _driven(weight) if native_kernels else ...
+            torch.testing.assert_close(got[moved], weight[moved], rtol=1e-4, atol=1e-5)
 
 
 @needs_linux

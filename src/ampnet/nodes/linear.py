@@ -11,26 +11,17 @@ A row that comes in pieces x_1, x_2 is not concatenated: y = x_1 W_1' + x_2 W_2'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from ampnet.nodes.products import add_rows
+from ampnet.native import calls
+from ampnet.native.calls import ACTIVATIONS
 from ampnet.nodes.span import Span
-from ampnet.nodes.squash import tanh_
+from ampnet.nodes.squash import squash, unsquash
 from ampnet.nodes.transform import Parameterised
-
-_relu_back = torch.ops.aten.threshold_backward.grad_input
-_tanh_back = torch.ops.aten.tanh_backward.grad_input
-_sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    "relu": (torch.relu_, lambda g, y: _relu_back(g, y, 0, grad_input=g)),
-    "tanh": (tanh_, lambda g, y: _tanh_back(g, y, grad_input=g)),
-    "sigmoid": (torch.sigmoid_, lambda g, y: _sigmoid_back(g, y, grad_input=g)),
-}
-"""In place of y; in place of g, from (g, y)."""
 
 
 class Linear(Parameterised):
@@ -51,15 +42,16 @@ class Linear(Parameterised):
         key: Sequence[str] | None = None,
         activation: Literal["relu", "tanh", "sigmoid"] | None = None,
     ) -> None:
-        if activation is not None and activation not in ACTIVATIONS:
-            raise ValueError(f"Linear knows the activations {', '.join(ACTIVATIONS)}; got {activation!r}")
+        if activation not in ACTIVATIONS:
+            known = ", ".join(name for name in ACTIVATIONS if name)
+            raise ValueError(f"Linear knows the activations {known}; got {activation!r}")
         if isinstance(module, int):
             if out_features is None:
                 raise TypeError("Linear(in_features, out_features) needs both, or an nn.Linear")
             module = nn.Linear(module, out_features, bias=bias, dtype=dtype)
         super().__init__(module, key)
         self.width, self.activation = module.in_features, activation
-        self._active = None if activation is None else ACTIVATIONS[activation]
+        self._active = ACTIVATIONS[activation]
         self.keeps_y = activation is not None
 
     def shape_out(self, x: Tensor) -> Sequence[int]:
@@ -87,28 +79,29 @@ class Linear(Parameterised):
 
     def squash(self, y: Tensor) -> None:
         """Apply the activation, in place."""
-        if self._active is not None:
-            self._active[0](y)
+        squash(y, self._active)
 
     def unsquash(self, g: Tensor, y: Tensor) -> None:
         """From the gradient of the output to that before the activation, in place."""
-        if self._active is not None:
-            self._active[1](g, y)
+        unsquash(g, y, self._active)
 
     def run(self, span: Span) -> None:
         y, w, products, begun = span.y, span.w, span.products, span.begun
-        bias = w[1] if len(w) > 1 else None
+        bias, given = w[1] if len(w) > 1 else None, sum(x is not None for x in span.xs)
+        if not given:  # nothing but zeros came in, or all products are made
+            if not begun:
+                y.zero_() if bias is None else y.copy_(bias)
+            self.squash(y)
         for x, turned in zip(span.xs, self._weights(span)[1], strict=True):
             if x is None:
                 continue
+            given -= 1
+            activation = calls.NONE if given else self._active
             if begun:
-                products.add(y, x, turned)
+                products.add(y, x, turned, activation)
             else:
-                products.set(y, x, turned, bias)
+                products.set(y, x, turned, bias, activation)
             begun = True
-        if not begun:  # nothing but zeros came in
-            y.zero_() if bias is None else y.copy_(bias)
-        self.squash(y)
 
     def back(self, span: Span) -> None:
         g = span.g
@@ -125,7 +118,7 @@ class Linear(Parameterised):
                 span.products.add_part(sums[0][:, start : start + width], g, x)
             start += width
         if len(sums) > 1:
-            add_rows(sums[1], g)
+            sums.add_rows(g, 1)
 
     def reference(self, x: Tensor) -> Tensor:
         y = super().reference(x)

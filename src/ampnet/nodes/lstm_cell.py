@@ -13,13 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ampnet.nodes.products import add_rows
+from ampnet.nodes.gates import Cell
 from ampnet.nodes.span import Span
-from ampnet.nodes.squash import tanh, tanh_
 from ampnet.nodes.transform import Parameterised
 
-_sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
-_tanh_back = torch.ops.aten.tanh_backward.grad_input
+_CELL = Cell(i=0, u=2, o=3, f=1, children=1)
 
 
 class LstmCell(Parameterised):
@@ -53,29 +51,15 @@ class LstmCell(Parameterised):
         if span.xs[0] is not None:
             span.products.set(gates, span.xs[0], w[0].t(), w[2] + w[3] if self.bias else None)
         span.products.add(gates, span.x(1), w[1].t())
-        gates[:, : 2 * n].sigmoid_()
-        tanh_(gates[:, 2 * n : 3 * n])
-        gates[:, 3 * n :].sigmoid_()
-        i, f, u, o = gates.split(n, 1)
-        cell = y[:, n:]
-        torch.mul(i, u, out=cell).addcmul_(f, span.x(2))
-        tanh(cell, out=squashed)
-        torch.mul(o, squashed, out=y[:, :n])
+        _CELL.run(gates, span.x(2), y, squashed)
 
     def back(self, span: Span) -> None:
-        n, w, g = self.n_hidden, span.w, span.g
+        n, w = self.n_hidden, span.w
         gates, squashed = span.keep("gates", 4 * n), span.keep("squashed", n)
-        i, f, u, o = gates.split(n, 1)
-        gh, dc = g[:, :n], g[:, n:]
-        through = gh * o
-        _sigmoid_back(gh.mul_(squashed), o, grad_input=o)
-        dc += _tanh_back(through, squashed, grad_input=squashed)
-        if span.wants(2):
-            span.add(2, dc * f)
-        _sigmoid_back(dc * span.x(2), f, grad_input=f)
-        d_u = dc * i
-        _sigmoid_back(dc.mul_(u), i, grad_input=i)
-        _tanh_back(d_u, u, grad_input=u)
+        dc = span.keep("dc", n) if span.wants(2) else None
+        _CELL.back(gates, span.x(2), squashed, span.g, dc)
+        if dc is not None:
+            span.add(2, dc)
         span.add_product(0, gates, w[0])
         span.add_product(1, gates, w[1])
 
@@ -85,8 +69,8 @@ class LstmCell(Parameterised):
             span.products.add_weight(sums, gates, span.xs[0])
         span.products.add_weight(sums, gates, span.x(1), 1)
         if self.bias:
-            add_rows(sums[2], gates)
-            add_rows(sums[3], gates)
+            sums.add_rows(gates, 2)
+            sums.add_rows(gates, 3)
 
     def reference(self, x: Tensor) -> Tensor:
         value, h, c = x.split([self.n_input, self.n_hidden, self.n_hidden], 1)

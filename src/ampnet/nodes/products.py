@@ -17,6 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ampnet.native import calls
+from ampnet.nodes.squash import squash
 from ampnet.update.sums import Sums
 
 Precision = Literal["float32", "bfloat16"]
@@ -28,10 +30,12 @@ class Products:
     def __init__(self, narrow: bool = False) -> None:
         self.narrow = narrow
 
-    def set(self, out: Tensor, x: Tensor, w: Tensor, bias: Tensor | None = None) -> None:
-        """``out = x w + bias``."""
+    def set(self, out: Tensor, x: Tensor, w: Tensor, bias: Tensor | None = None, activation: int = calls.NONE) -> None:
+        """``out = act(x w + bias)``."""
         if out.dim() > 2:
             out, x = _flat(out), _flat(x)
+        if not self.narrow and calls.product(out, x, w, bias, activation=activation):
+            return
         if self.narrow:
             out.copy_(_narrow(x, w))
             if bias is not None:
@@ -40,22 +44,30 @@ class Products:
             torch.addmm(bias, x, w, out=out)
         else:
             torch.mm(x, w, out=out)
+        squash(out, activation)
 
-    def add(self, out: Tensor, x: Tensor, w: Tensor) -> None:
-        """``out += x w``."""
+    def add(self, out: Tensor, x: Tensor, w: Tensor, activation: int = calls.NONE) -> None:
+        """``out = act(out + x w)``."""
         if out.dim() > 2:
             if not out.is_contiguous():
-                out.add_(self.of(x, w))
+                squash(out.add_(self.of(x, w)), activation)
                 return
             out, x = _flat(out), _flat(x)
+        if not self.narrow and calls.product(out, x, w, add=True, activation=activation):
+            return
         if self.narrow:
             out.add_(_narrow(x, w))
         else:
             out.addmm_(x, w)
+        squash(out, activation)
 
     def of(self, x: Tensor, w: Tensor) -> Tensor:
         """``x w``."""
-        return _narrow(x, w).to(x.dtype) if self.narrow else x @ w
+        if self.narrow or not calls.takes(x):
+            return _narrow(x, w).to(x.dtype) if self.narrow else x @ w
+        out = x.new_empty(*x.shape[:-1], w.shape[1])
+        self.set(out, x, w)
+        return out
 
     def add_weight(self, sums: Sums, g: Tensor, x: Tensor, weight: int = 0) -> None:
         """``sums[weight] += g' x``."""
@@ -69,13 +81,8 @@ class Products:
         g, x = _flat(g), _flat(x)
         if self.narrow or total.dtype != g.dtype:  # or the sum is wider than the rows
             total.add_(_narrow(g.t(), x) if self.narrow else g.t() @ x)
-        else:
+        elif not calls.product(total, g.t(), x, add=True):
             total.addmm_(g.t(), x)
-
-
-def add_rows(total: Tensor, g: Tensor) -> None:
-    """``total += sum of all rows of g``, the gradient of a bias."""
-    total.add_(_flat(g).sum(0, dtype=total.dtype))
 
 
 def _flat(rows: Tensor) -> Tensor:

@@ -170,6 +170,9 @@ class Some(Sums):
     def add_whole(self, g: Tensor, x: Tensor, weight: int = 0) -> None:
         self._whole.add_whole(g, x, self._picks[weight])
 
+    def add_rows(self, g: Tensor, weight: int) -> None:
+        self._whole.add_rows(g, self._picks[weight])
+
     def add_each(self, pieces: Sequence[Tensor | None]) -> None:
         for i, piece in enumerate(pieces):
             if piece is not None:

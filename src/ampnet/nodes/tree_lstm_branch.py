@@ -13,13 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ampnet.nodes.products import add_rows
+from ampnet.nodes.gates import Cell
 from ampnet.nodes.span import Span
-from ampnet.nodes.squash import tanh, tanh_
 from ampnet.nodes.transform import Parameterised
 
-_sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
-_tanh_back = torch.ops.aten.tanh_backward.grad_input
+_CELL = Cell(i=0, u=4, o=3, f=1, children=2)
 
 
 class TreeBranchCell(nn.Module):
@@ -64,40 +62,26 @@ class TreeLstmBranch(Parameterised):
         gates, squashed = span.keep("gates", 5 * n), span.keep("squashed", n)
         span.products.set(gates, h[:, :n], w[0].t(), w[1])
         span.products.add(gates, h[:, n:], w[2].t())
-        gates[:, : 4 * n].sigmoid_()
-        u = tanh_(gates[:, 4 * n :])
-        cell = y[:, n:]
-        torch.mul(gates[:, :n], u, out=cell)
-        cell.addcmul_(gates[:, n : 2 * n], c[:, :n]).addcmul_(gates[:, 2 * n : 3 * n], c[:, n:])
-        tanh(cell, out=squashed)
-        torch.mul(gates[:, 3 * n : 4 * n], squashed, out=y[:, :n])
+        _CELL.run(gates, c, y, squashed)
 
     def back(self, span: Span) -> None:
-        n, g, c = self.n_hidden, span.g, span.x(1)
-        gates, squashed = span.keep("gates", 5 * n), span.keep("squashed", n)
-        gh, dc = g[:, :n], g[:, n:]
-        i, forget, o, u = gates[:, :n], gates[:, n : 3 * n], gates[:, 3 * n : 4 * n], gates[:, 4 * n :]
-        through = gh * o
-        d_o = gh.mul_(squashed)
-        dc += _tanh_back(through, squashed, grad_input=squashed)
-        rows, both = len(g), dc.unsqueeze(1)
-        if span.wants(1):
-            span.add(1, torch.mul(both, forget.unflatten(1, (2, n))).view(rows, 2 * n))
-        d_f = both * c.unflatten(1, (2, n))
-        _sigmoid_back(d_f.view(rows, 2 * n), forget, grad_input=forget)
-        d_u = dc * i
-        _sigmoid_back(dc.mul_(u), i, grad_input=i)
-        _sigmoid_back(d_o, o, grad_input=o)
-        _tanh_back(d_u, u, grad_input=u)
+        n, gates, squashed = self.n_hidden, span.kept("gates"), span.kept("squashed")
+        dc = span.keep("dc", 2 * n) if span.wants(1) else None
+        _CELL.back(gates, span.x(1), squashed, span.g, dc)
+        if dc is not None:
+            span.add(1, dc)
         if span.wants(0):
-            span.add(0, span.products.of(gates, torch.cat((span.w[0], span.w[2]), 1)))
+            dh = span.keep("dh", 2 * n)
+            span.products.set(dh[:, :n], gates, span.w[0])
+            span.products.set(dh[:, n:], gates, span.w[2])
+            span.add(0, dh)
 
     def collect(self, span: Span) -> None:
         n, sums, h = self.n_hidden, span.sums, span.x(0)
         gates = span.keep("gates", 5 * n)
         span.products.add_weight(sums, gates, h[:, :n])
         span.products.add_weight(sums, gates, h[:, n:], 2)
-        add_rows(sums[1], gates)
+        sums.add_rows(gates, 1)
 
     def describe(self) -> str:
         return f"Tree-LSTM branch {self.n_hidden}"

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ampnet.nodes.products import add_rows
+from ampnet.nodes.gates import Cell
 from ampnet.nodes.span import Span
-from ampnet.nodes.squash import tanh, tanh_
 from ampnet.nodes.transform import Parameterised
 
-_sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
-_tanh_back = torch.ops.aten.tanh_backward.grad_input
+_CELL = Cell(i=0, u=2, o=1)
 
 
 class TreeLeafCell(nn.Module):
@@ -52,30 +50,17 @@ class TreeLstmLeaf(Parameterised):
         n, w, y = self.n_hidden, span.w, span.y
         gates, squashed = span.keep("gates", 3 * n), span.keep("squashed", n)
         span.products.set(gates, span.x(0), w[0].t(), w[1])
-        gates[:, : 2 * n].sigmoid_()
-        tanh_(gates[:, 2 * n :])
-        torch.mul(gates[:, :n], gates[:, 2 * n :], out=y[:, n:])
-        tanh(y[:, n:], out=squashed)
-        torch.mul(gates[:, n : 2 * n], squashed, out=y[:, :n])
+        _CELL.run(gates, None, y, squashed)
 
     def back(self, span: Span) -> None:
-        n, g = self.n_hidden, span.g
-        gates, squashed = span.keep("gates", 3 * n), span.keep("squashed", n)
-        i, o, u = gates.split(n, 1)
-        gh, dc = g[:, :n], g[:, n:]
-        through = gh * o
-        d_o = gh.mul_(squashed)
-        dc += _tanh_back(through, squashed, grad_input=squashed)
-        d_u = dc * i
-        _sigmoid_back(dc.mul_(u), i, grad_input=i)
-        _sigmoid_back(d_o, o, grad_input=o)
-        _tanh_back(d_u, u, grad_input=u)
+        gates, squashed = span.kept("gates"), span.kept("squashed")
+        _CELL.back(gates, None, squashed, span.g, None)
         span.add_product(0, gates, span.w[0])
 
     def collect(self, span: Span) -> None:
         gates = span.keep("gates", 3 * self.n_hidden)
         span.products.add_weight(span.sums, gates, span.x(0))
-        add_rows(span.sums[1], gates)
+        span.sums.add_rows(gates, 1)
 
     def describe(self) -> str:
         return f"Tree-LSTM leaf {self.n_input}→{self.n_hidden}"

@@ -40,13 +40,13 @@ class Measuring:
         put(self._hooks)
         self._watch = Watch(self.meter) if order == WATCHED else None
         if self._watch is not None:
-            self._watch.__enter__()  # type: ignore[no-untyped-call]
+            self._watch.__enter__()
 
     def end(self) -> Record:
         """Take the hooks out."""
         seconds = self.meter.stop()
         if self._watch is not None:
-            self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._watch.__exit__(None, None, None)
         self._hooks.undo()
         return Record(self.process, seconds, self.meter.cells)
 

@@ -165,6 +165,7 @@ class Hooks:
 
         def beginning(most: int) -> Passage:
             passage: Passage = begin(most)
+            passage.tape = None  # every operation by itself
             began = clock()
             for kernel in passage.kernels.values():
                 if "forward" not in vars(kernel):  # those of a layout that is used again may have it
@@ -174,12 +175,12 @@ class Hooks:
             meter.now.timers += clock() - began
             return passage
 
-        def collecting(passage: Passage, op: Operation) -> None:
+        def collecting(passage: Passage, op: Operation, at: int) -> None:
             cell = backward[id(op.site)]
             cell.calls -= 1
             meter.enter(cell)
             try:
-                collect(passage, op)
+                collect(passage, op, at)
             finally:
                 meter.leave()
 

@@ -18,10 +18,11 @@ the clock. Both cost time themselves, so each cell also keeps what the measuring
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampnet.message import Messages
+from ampnet.native import calls
 from ampnet.state import States
 
 clock = time.perf_counter
@@ -208,12 +210,37 @@ _WRITES: dict[str, int | None] = {
 
 
 class Watch(TorchDispatchMode):
-    """While it is entered, the time and the copies of every torch operator go to the meter's cell on the clock."""
+    """While it is entered, the time and the copies of every torch operator and native call go to the meter's cell that
+    is on the clock."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.meter = meter
         self._known: dict[Any, tuple[str, bool, int | None]] = {}
+
+    def __enter__(self) -> Self:
+        calls.observer = self._native
+        entered: Self = super().__enter__()  # type: ignore[no-untyped-call]
+        return entered
+
+    def __exit__(self, *error: object) -> None:
+        calls.observer = None
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def _native(self, name: str, words: array[int], dtype: torch.dtype) -> None:
+        began = clock()
+        calls.make(words)
+        seconds = clock() - began
+        cell = self.meter.now
+        cell.kernels += seconds
+        cell.operators += 1
+        use = cell.by_operator.setdefault(name, [0, 0.0, 0])
+        use[0] += 1
+        use[1] += seconds
+        if name == "fetch":
+            rows, width = words[3:5]
+            cell.copied += rows * width * dtype.itemsize
+            use[2] += rows * width * dtype.itemsize
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         began = clock()

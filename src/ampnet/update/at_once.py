@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from ampnet.update.guard import recorded
 from ampnet.update.steps import Stepper
 from ampnet.update.updater import Updater
 
@@ -20,7 +21,7 @@ def apply_at_once(updaters: Sequence[Updater]) -> None:
     for updater in updaters:
         groups.setdefault(updater.alike(), []).append(updater)
     for key, group in groups.items():
-        if key is None or len(group) == 1:
+        if key is None or (len(group) == 1 and recorded() is None):
             for updater in group:
                 updater.apply()
         else:
@@ -36,6 +37,10 @@ def _apply(updaters: Sequence[Updater]) -> None:
         assert updater.stepper is not None
         steppers.append(updater.stepper)
         gradients += updater.begin_step()
-    first.step_all(steppers, gradients, updaters[0].divisor())
+    record = recorded()
+    if record is not None:
+        record.step(steppers, gradients, updaters[0].divisor())
+    else:
+        first.step_all(steppers, gradients, updaters[0].divisor())
     for updater in updaters:
         updater.end_step()

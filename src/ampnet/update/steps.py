@@ -6,6 +6,8 @@ profiler, closures) then costs more than the kernel. The state is kept where the
 
     dense    all entries, divided by the number of gradients on the way
     rows     those rows of a table that got a gradient (SGD, Adagrad: the others would not change)
+
+All of them are guarded (`ampnet.update.guard`): on a GPU, the device leaves a step out whose gradients are not finite.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+
+from ampnet.native import calls
+from ampnet.update.guard import found
 
 
 class Stepper:
@@ -42,10 +47,14 @@ class Stepper:
 
     def step_all(self, steppers: Sequence[Stepper], gradients: Sequence[Tensor], count: int) -> None:
         """One step of several optimizers of one kind and equal settings, in one kernel call."""
-        lists: list[tuple[list[Tensor], ...]] = []
+        self.launch(steppers, gradients, count)
         for one in steppers:
-            lists.append(one._look())
             one.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedules of learning rates look at it
+            one.taken()
+
+    def launch(self, steppers: Sequence[Stepper], gradients: Sequence[Tensor], count: int) -> None:
+        """The kernel calls of `step_all`, and nothing else."""
+        lists = [one._look() for one in steppers]
         scale = None if count == 1 else self._scale(gradients[0], count)
         if len(steppers) == 1:
             self._dense(list(self.parameters), list(gradients), lists[0], scale)
@@ -53,8 +62,6 @@ class Stepper:
             parameters = [p for one in steppers for p in one.parameters]
             state = tuple([t for some in lists for t in some[i]] for i in range(len(lists[0])))
             self._dense(list(parameters), list(gradients), state, scale)
-        for one in steppers:
-            one.taken()
 
     def taken(self) -> None:
         """Called after a step that others made."""
@@ -120,6 +127,8 @@ class Stepper:
 
 class _Adam(Stepper):
     kernel = staticmethod(torch._fused_adam_)
+    apart = False
+    """Whether weights decay apart from the gradient."""
 
     def _state(self) -> tuple[list[Tensor], ...]:
         ps = self.parameters
@@ -133,7 +142,21 @@ class _Adam(Stepper):
         self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
     ) -> None:
         group, (means, squares, steps) = self.group, state
-        torch._foreach_add_(steps, 1)
+        if found() is None and calls.adam(
+            parameters,
+            gradients,
+            means,
+            squares,
+            steps,
+            rate=group["lr"],
+            betas=group["betas"],
+            eps=group["eps"],
+            decay=group["weight_decay"],
+            apart=self.apart,
+            count=1.0 if scale is None else float(scale),
+        ):
+            return
+        _count_step(steps)
         self.kernel(
             parameters,
             gradients,
@@ -149,11 +172,13 @@ class _Adam(Stepper):
             amsgrad=False,
             maximize=False,
             grad_scale=scale,
+            found_inf=found(),
         )
 
 
 class _AdamW(_Adam):
     kernel = staticmethod(torch._fused_adamw_)
+    apart = True
 
 
 class _Sgd(Stepper):
@@ -190,6 +215,7 @@ class _Sgd(Stepper):
             maximize=False,
             is_first_step=self._first,
             grad_scale=scale,
+            found_inf=found(),
         )
 
     def taken(self) -> None:
@@ -224,9 +250,23 @@ class _Adagrad(Stepper):
     def _dense(
         self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
     ) -> None:
-        sums, steps = state
-        torch._foreach_add_(steps, 1)
-        torch._fused_adagrad_(parameters, gradients, sums, steps, grad_scale=scale, **self._settings())
+        group, (sums, steps) = self.group, state
+        if found() is None and calls.adagrad(
+            parameters,
+            gradients,
+            sums,
+            steps,
+            rate=group["lr"],
+            rate_decay=group["lr_decay"],
+            eps=group["eps"],
+            decay=group["weight_decay"],
+            count=1.0 if scale is None else float(scale),
+        ):
+            return
+        _count_step(steps)
+        torch._fused_adagrad_(
+            parameters, gradients, sums, steps, grad_scale=scale, found_inf=found(), **self._settings()
+        )
 
     def can_step_rows(self) -> bool:
         return not self.group["weight_decay"]
@@ -240,6 +280,38 @@ class _Adagrad(Stepper):
         table.index_add_(0, rows, some.sub_(before))  # others may have moved the rows meanwhile
         whole.index_copy_(0, rows, sums)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+class _AdagradOnDevice(Stepper):
+    """torch has no fused Adagrad for a GPU: a few calls, each for all parameters."""
+
+    def _state(self) -> tuple[list[Tensor], ...]:
+        return [self._of(p)["sum"] for p in self.parameters], [self._count(p) for p in self.parameters]
+
+    def _dense(
+        self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
+    ) -> None:
+        group, (sums, steps), bad = self.group, state, found()
+        _count_step(steps)
+        if scale is not None:
+            torch._foreach_div_(gradients, scale)
+        if group["weight_decay"]:
+            torch._foreach_add_(gradients, parameters, alpha=group["weight_decay"])
+        if bad is not None:  # a gradient of zero changes nothing
+            for g in gradients:
+                g.masked_fill_(bad > 0, 0)
+        torch._foreach_addcmul_(sums, gradients, gradients, value=1)
+        roots = torch._foreach_sqrt(sums)
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(parameters, gradients, roots, value=-group["lr"])
+
+
+def _count_step(steps: list[Tensor]) -> None:
+    bad = found()
+    if bad is None:
+        torch._foreach_add_(steps, 1)
+    else:
+        torch._foreach_add_(steps, [1 - bad] * len(steps))  # one kernel; with a single tensor it would be one a step
 
 
 _SETTINGS = ("lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "lr_decay")
@@ -263,5 +335,5 @@ def stepper(optimizer: Optimizer) -> Stepper | None:
     if not alike or first.dtype not in (torch.float32, torch.float64) or first.device.type not in ("cpu", "cuda"):
         return None
     if kind is _Adagrad and first.device.type != "cpu":
-        return None
+        return None if group["lr_decay"] else _AdagradOnDevice(optimizer)
     return kind(optimizer)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ampnet.native import calls
+
 
 class Sums(list[Tensor]):
     """The sum of each parameter's gradients. Add to them at any time; call `settle` before reading them."""
@@ -25,8 +27,18 @@ class Sums(list[Tensor]):
         total = super().__getitem__(i)
         if self._old[i]:
             self._old[i] = False
-            total.zero_()
+            if not calls.clear(total):
+                total.zero_()
         return total
+
+    @property
+    def old(self) -> tuple[bool, ...]:
+        """For each sum, whether it has been applied and counts as zero."""
+        return tuple(self._old)
+
+    @old.setter
+    def old(self, old: Sequence[bool]) -> None:
+        self._old = list(old)
 
     def __iter__(self) -> Iterator[Tensor]:
         """All sums, to be added to."""
@@ -37,11 +49,23 @@ class Sums(list[Tensor]):
         total = super().__getitem__(weight)
         if total.dtype != g.dtype:  # the sum is wider than the rows (bfloat16)
             self[weight].add_(g.t() @ x)
-        elif self._old[weight]:
-            self._old[weight] = False
+            return
+        old, self._old[weight] = self._old[weight], False
+        if calls.product(total, g.t(), x, add=not old):
+            return
+        if old:
             torch.mm(g.t(), x, out=total)
         else:
             total.addmm_(g.t(), x)
+
+    def add_rows(self, g: Tensor, weight: int) -> None:
+        """``self[weight] += sum of all rows of g``, the gradient of a bias."""
+        total = super().__getitem__(weight)
+        rows = g if g.dim() == 2 else g.reshape(-1, g.shape[-1])
+        if calls.sum_rows(total, rows, add=not self._old[weight]):
+            self._old[weight] = False
+        else:
+            self[weight].add_(rows.sum(0, dtype=total.dtype))
 
     def add_each(self, pieces: Sequence[Tensor | None]) -> None:
         """``self[i] += pieces[i]`` for every parameter that has a piece."""

@@ -16,6 +16,7 @@ from ampnet.wave.kernels.embedding import EmbeddingKernel
 from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.kernels.loss import LossKernel
 from ampnet.wave.kernels.module import ModuleKernel
+from ampnet.wave.kernels.padded import PaddedEmbedding, PaddedLoss, PaddedSegments
 from ampnet.wave.kernels.result import ResultKernel
 from ampnet.wave.kernels.rows import ByItself, ByProgram, Columns, Pumped, SideBySide
 from ampnet.wave.kernels.sums import BagKernel, MixtureKernel, SegmentsKernel
@@ -32,11 +33,14 @@ _BY_KIND: dict[str, type[Kernel]] = {
     "loss": LossKernel,
     "result": ResultKernel,
 }
+_PADDED: dict[str, type[Kernel]] = {"loss": PaddedLoss, "segments": PaddedSegments}
+"""In place of those above, in a padded wave."""
 
 
 def kernel_of(site: Site, passage: Passage) -> Kernel:
     """The kernel of a site for a passage."""
-    kind = _BY_KIND.get(site.kind)
+    kind = _PADDED.get(site.kind) if passage.layout.padded else None
+    kind = kind or _BY_KIND.get(site.kind)
     if site.source is not None:
         kind = Receiving if site.here else Sending
     elif passage.layout.wholes[site.number].operations[0].members:
@@ -50,6 +54,8 @@ def _of_rows(site: Site, passage: Passage) -> type[Kernel]:
     node, sites = site.face or site.node, passage.layout.sites
     if isinstance(node, Module):
         return ModuleKernel
+    if isinstance(node, Embedding) and passage.layout.padded:
+        return PaddedEmbedding
     if isinstance(node, Embedding):
         alone = sites.arena_sites[site.arena] == 1 and len(sites.order[site.component]) == 1
         return EmbeddingKernel if alone else TrainedKernel

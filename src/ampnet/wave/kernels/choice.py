@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from ampnet.nodes.linear import Linear
-from ampnet.nodes.products import add_rows
 from ampnet.plan.layout import Operation
+from ampnet.wave.arena import add_back, fetch
 from ampnet.wave.kernels.kernel import Kernel
 
 
 class ChoiceKernel(Kernel):
     """The Linears of a choice. The site is that of the first of them in the wave."""
+
+    tapes = True
 
     def begin(self) -> None:
         members = self.whole.operations[0].members
@@ -42,7 +44,7 @@ class ChoiceKernel(Kernel):
         """The indices of the rows that are read."""
         reads = [op.reads[0] for op, _ in self.members]
         inverse = reads[0].arena.inverse
-        if self._index is None or inverse is not None:
+        if self._index is None or inverse is not None or self.layout.padded:
             like = reads[0].arena.rows_made
             places = [torch.arange(r.start, r.stop, device=like.device) if r.index is None else r.index for r in reads]
             index = torch.cat(places)
@@ -63,7 +65,7 @@ class ChoiceKernel(Kernel):
             x = data[first : first + rows]
         else:
             x = self.layout.pool.take((self.site.number, "x", "site"), (rows, *data.shape[1:]), data)
-            torch.index_select(data, 0, self._where(), out=x)
+            fetch(x, data, self._where())
         for (a, b), w in zip(self._spans, ws, strict=True):
             self.passage.products.set(y[a:b], x[a:b], w[0].t(), w[1] if len(w) > 1 else None)
         self.members[0][1].squash(y)
@@ -82,11 +84,11 @@ class ChoiceKernel(Kernel):
         if self._straight and read.arena.inverse is None:
             total[read.start : read.start + len(dx)].add_(dx)
         else:
-            total.index_add_(0, self._where(), dx)
+            add_back(total, dx, self._where())
 
     def collect(self) -> None:
         for (a, b), (_, node) in zip(self._spans, self.members, strict=True):
             sums = self.passage.sums(node)
             self.passage.products.add_weight(sums, self._g[a:b], self._x[a:b])
             if len(sums) > 1:
-                add_rows(sums[1], self._g[a:b])
+                sums.add_rows(self._g[a:b], 1)

@@ -27,8 +27,7 @@ class EmbeddingKernel(Kernel):
     def forward(self, op: Operation) -> None:
         tokens = self.rows(op, 0)
         self.node.check(tokens)
-        if not tokens.is_cuda:
-            self.node.check_range(tokens)
+        self.node.check_range(tokens)
         table, self.out.table = self.passage.weights(self.node)[0], True
         whole = tokens.dim() == 1 and self.node.size <= len(tokens)
         self.out.varies = not whole
@@ -37,6 +36,8 @@ class EmbeddingKernel(Kernel):
             self._chosen = tokens.reshape(-1)
             self.out.put(op.start, op.stop, table.index_select(0, self._chosen).view(*tokens.shape, -1))
         elif whole:
+            if op.reads[0].index is not None:  # fetched: to where the tokens of the next wave will be, too
+                tokens = self.layout.pool.take((self.site.number, "tokens"), tokens.shape, tokens).copy_(tokens)
             if not self.passage.alone:  # an update of another passage must not change what was read
                 table = self.take("table", table.shape[0], table.shape[1], table).copy_(table)
             self.out.data, self.out.inverse = table, tokens

@@ -29,6 +29,10 @@ class Kernel:
     answers = False
     """Whether `backward` must run even if no row has a gradient."""
 
+    tapes = False
+    """Whether all that it computes with lies in arenas and in memory of its own, so that its native calls are the same
+    in every wave of a fixed layout (`ampnet.wave.tape`)."""
+
     def __init__(self, site: Site, passage: Passage) -> None:
         self.site, self.layout = site, passage.layout
         self.whole, self.out = self.layout.wholes[site.number], self.layout.arenas[site.arena]

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ampnet.wave.arena import Read, in_columns
+from ampnet.native import calls
+from ampnet.wave.arena import Read, add_back, fetch
 
 Piece = tuple[int, tuple[int, int] | None, int]
 """(slot of the site, columns of the arena's rows or None for all, how many)."""
@@ -57,18 +58,20 @@ class Part:
         together = self._together(reads)
         if together is not None:
             data, places = together
-            torch.index_select(data, 0, places, out=into.view(-1, data.shape[-1]))
+            columns = self.sources[0].columns
+            width = data.shape[1] if columns is None else columns[1] - columns[0]
+            fetch(into.view(-1, width), data, places, columns)
             return
         for source in self.sources:
             read = reads[source.slot]
             where, data = read.places(), read.arena.rows_made
             if len(self.sources) == 1 and where is not None:
-                if source.columns is not None:
-                    data, where = in_columns(data, source.columns, where)
-                torch.index_select(data, 0, where, out=into)
+                fetch(into, data, where, source.columns)
             else:
                 target = into if len(self.sources) == 1 else into[..., source.start : source.stop]
-                target.copy_(read.rows(source.columns))
+                rows = read.rows(source.columns)
+                if not calls.fetch(target, rows, None):
+                    target.copy_(rows)
 
     def add(self, reads: Sequence[Read], dx: Tensor) -> None:
         """Add to the gradient of its rows."""
@@ -81,10 +84,9 @@ class Part:
             for source in self.sources:
                 reads[source.slot].add(dx[..., source.start : source.stop], source.columns)
             return
-        narrow, places = together
         total = reads[first.slot].arena.gradient()
-        total = total if total.shape[1] == narrow.shape[1] else total.view(-1, narrow.shape[1])
-        total.index_add_(0, places, dx.reshape(-1, narrow.shape[1]))
+        width = total.shape[1] if first.columns is None else first.columns[1] - first.columns[0]
+        add_back(total, dx.reshape(-1, width), together[1], first.columns)
 
     def gradient(self, reads: Sequence[Read]) -> Tensor:
         """Where to add to its gradient, if it is in place."""
@@ -102,15 +104,20 @@ class Part:
         return read.arena.unwritten(read.start, read.stop)
 
     def _together(self, reads: Sequence[Read]) -> tuple[Tensor, Tensor] | None:
-        """Where its sources are the same columns of one arena: these as rows, and where they are, by turns."""
+        """Where its sources are the same columns of one arena: the arena's rows, and which of them, by turns."""
         mine = [reads[source.slot] for source in self.sources]
         if len(mine) < 2 or not self.alike or any(read.arena is not mine[0].arena for read in mine):
             return None
-        data, columns = mine[0].arena.rows_made, self.sources[0].columns
+        data = mine[0].arena.rows_made
         if data.dim() != 2 or not data.is_contiguous():
             return None
-        places = torch.stack([_where(read) for read in mine], 1).flatten()
-        return in_columns(data, columns, places) if columns is not None else (data, places)
+        if mine[0].joined is None:
+            mine[0].joined = {}
+        slots = tuple([source.slot for source in self.sources])
+        places = mine[0].joined.get(slots)
+        if places is None or mine[0].arena.inverse is not None:
+            places = mine[0].joined[slots] = torch.stack([_where(read) for read in mine], 1).flatten()
+        return data, places
 
 
 def _where(read: Read) -> Tensor:

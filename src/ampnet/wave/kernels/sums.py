@@ -3,8 +3,8 @@
     bag        y_t = sum of x_i over the rows of t
     mixture    y_t = sum over k of W_k (sum of x_i over the rows of t and k)         one Linear for each k
 
-Sums are made by `embedding_bag`, which reads and adds in one go, forwards and, by the links the other way round,
-backwards.
+A sum reads rows where they are and adds them where they belong, forwards and, by the links the other way round,
+backwards: natively, or by torch's `embedding_bag`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,28 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages
+from ampnet.native import calls
 from ampnet.nodes.reduce import Reduce, segment_logsumexp, segment_max
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Bag, Operation
 from ampnet.state import States
+from ampnet.wave.arena import fetch
 from ampnet.wave.kernels.kernel import Kernel
 
 
-def add_up(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
+def add_up(out: Tensor, rows: Tensor, index: Tensor, offsets: Tensor) -> None:
+    """``out``: the sum of the rows of each target."""
+    if not calls.sum_up(out, rows, index, offsets):
+        out.copy_(_summed(rows, index, offsets))
+
+
+def add_more(out: Tensor, rows: Tensor, index: Tensor, offsets: Tensor) -> None:
+    """``out += the sum of the rows of each target``."""
+    if not calls.sum_up(out, rows, index, offsets, add=True):
+        out.add_(_summed(rows, index, offsets))
+
+
+def _summed(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     """The sum of the rows of each target."""
     if rows.dim() == 2 and rows.is_floating_point() and rows.dtype != torch.bfloat16:
         return torch.embedding_bag(rows, index, offsets, False, 0, False, None, True)[0]
@@ -32,24 +46,29 @@ def add_up(rows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
 class BagKernel(Kernel):
     """`Reduce("sum")`."""
 
+    tapes = True
+
     def forward(self, op: Operation) -> None:
         bag, inverse = op.bags[0], op.bags[0].arena.inverse
         assert bag.arena.data is not None
         index = bag.index if inverse is None else inverse.index_select(0, bag.index)
-        self.out.put(op.start, op.stop, add_up(bag.arena.data, index, bag.offsets))
+        out = self.out.open(bag.arena.data.shape[1:], bag.arena.data)
+        add_up(out[op.start : op.stop], bag.arena.data, index, bag.offsets)
 
     def backward(self, op: Operation) -> None:
         bag, read, g = op.bags[0], op.reads[0], self.gradient(op)
-        if read.arena.inverse is not None or g.is_cuda or not read.moved:
+        if read.arena.inverse is not None or g.is_cuda or self.layout.padded or not read.moved:
             read.add(_spread(g, bag))
             return
         index, offsets, low, high = bag.turn()
         if low < high:
-            read.arena.gradient()[low:high].add_(add_up(g, index, offsets))
+            add_more(read.arena.gradient()[low:high], g, index, offsets)
 
 
 class MixtureKernel(Kernel):
     """A sum of products with plain Linears."""
+
+    tapes = True
 
     def begin(self) -> None:
         self.nodes = [node for term in self.site.terms if isinstance(node := term.node, Parameterised)]
@@ -70,18 +89,19 @@ class MixtureKernel(Kernel):
             self.out.put(op.start, op.stop, ws[0].new_zeros(op.stop - op.start, ws[0].shape[0]))
             return
         index = pairs.index if pairs.arena.inverse is None else pairs.arena.inverse.index_select(0, pairs.index)
-        self._pairs[cuts[0] : cuts[-1]] = add_up(pairs.arena.data, index, pairs.offsets)
+        add_up(self._pairs[cuts[0] : cuts[-1]], pairs.arena.data, index, pairs.offsets)
         for k, w in enumerate(ws):
             a, b = cuts[k], cuts[k + 1]
             if a < b:
                 self.passage.products.set(self._products[a:b], self._pairs[a:b], w.t())
-        self.out.put(op.start, op.stop, add_up(self._products, products.index, products.offsets))
+        out = self.out.open(self._products.shape[1:], self._products)
+        add_up(out[op.start : op.stop], self._products, products.index, products.offsets)
 
     def backward(self, op: Operation) -> None:
         g, cuts = self.gradient(op), op.cuts
         back = op.bags[2]
         assert op.targets is not None
-        torch.index_select(g, 0, op.targets, out=self._g[cuts[0] : cuts[-1]])
+        fetch(self._g[cuts[0] : cuts[-1]], g, op.targets)
         arena = op.bags[0].arena
         low, high = op.back
         if not arena.moved or high <= arena.pumped:
@@ -92,16 +112,19 @@ class MixtureKernel(Kernel):
             if a < b:
                 self.passage.products.set(below[a:b], self._g[a:b], w)
         total = arena.gradient()
-        added = add_up(below, back.index, back.offsets)
         if arena.inverse is None:
-            total[low:high].add_(added)
+            add_more(total[low:high], below, back.index, back.offsets)
         else:
-            total.index_add_(0, arena.inverse[low:high], added)
+            total.index_add_(0, arena.inverse[low:high], _summed(below, back.index, back.offsets))
 
     def collect(self) -> None:
         operations = self.whole.operations
         for k, node in enumerate(self.nodes):
             spans = [(op.cuts[k], op.cuts[k + 1]) for op in operations if op.cuts[k] < op.cuts[k + 1]]
+            if len(spans) > 1 and calls.takes(self._g):
+                for a, b in spans:  # without bringing them together
+                    self.passage.products.add_weight(self.passage.sums(node), self._g[a:b], self._pairs[a:b])
+                continue
             if not spans:
                 continue
             g, x = (
@@ -121,7 +144,7 @@ class SegmentsKernel(Kernel):
         counts = (offsets[1:] - offsets[:-1]).numpy(force=True)
         messages = Messages.trusted(x, _nobodies(len(counts)), offsets.numpy(force=True), self.train)
         if node.how == "mean":
-            y = add_up(x, torch.arange(len(x), device=x.device), offsets)
+            y = _summed(x, torch.arange(len(x), device=x.device), offsets)
             share = torch.as_tensor(1 / np.maximum(counts, 1), device=x.device).to(x.dtype)
             op.kept = (share.view(-1, *[1] * (x.dim() - 1)),)
             y = y * op.kept[0]

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ampnet.native import calls
 from ampnet.nodes.linear import Linear
-from ampnet.nodes.products import add_rows
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Operation
 from ampnet.update.sums import Sums
-from ampnet.wave.arena import Read
+from ampnet.wave.arena import Read, add_back, fetch
 from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.kernels.parts import Part, Piece, parts_of
 
@@ -114,6 +114,7 @@ class WaveSpan(Span):
 class TrainedKernel(Kernel):
     """`Parameterised` nodes. See the head of this file."""
 
+    tapes = True
     ready = lifted = _known = False
     node: Parameterised
     parts: list[Part]
@@ -309,7 +310,7 @@ class TrainedKernel(Kernel):
                     self._add_columns(i, span.g, x)
             by_row = self._collect_looked_up(span, looked_up)
             if len(span.sums) > 1:
-                add_rows(span.sums[1], by_row)
+                span.sums.add_rows(by_row, 1)
             return
         self.node.collect(span)
         for i, places in self.hoisted.items():
@@ -335,12 +336,18 @@ class TrainedKernel(Kernel):
                     self.parts[i].fill(self.whole.reads, x)
                 span.products.set(target, x, weight.t(), bias)
             else:
-                places = self.hoisted[i] = self.whole.reads[self.parts[i].sources[0].slot].places()
-                assert places is not None
+                places = self.hoisted[i] = self._places(i)
                 table = self._table(i)
                 products = self.take(f"products {i}", len(table), target.shape[1], self.y)
                 span.products.set(products, table, weight.t(), bias)
-                torch.index_select(products, 0, places, out=target)
+                fetch(target, products, places)
+
+    def _places(self, part: int) -> Tensor:
+        """Where the product of each row is; in memory of the site's own, which stays where the layout's does."""
+        read = self.whole.reads[self.parts[part].sources[0].slot]
+        found = read.places()
+        assert found is not None
+        return self.layout.pool.take((self.site.number, part, "places"), found.shape, found).copy_(found)
 
     def _table(self, part: int) -> Tensor:
         source = self.parts[part].sources[0]
@@ -362,12 +369,16 @@ class TrainedKernel(Kernel):
         table, source, places = self._table(part), self.parts[part].sources[0], self.hoisted[part]
         d, (_, weight, _) = self.node.delta(span, part), self.node.hoist(span, part)
         assert places is not None
-        by_row = self.take(f"by row {part}", len(table), d.shape[1], d).zero_().index_add_(0, places, d)
+        by_row = self.take(f"by row {part}", len(table), d.shape[1], d)
+        if not calls.clear(by_row):
+            by_row.zero_()
+        add_back(by_row, d, places)
         self._add_columns(part, by_row, table)
         arena = self.whole.reads[source.slot].arena
         if arena.moved:
             into = arena.gradient()
-            (into if source.columns is None else into[:, source.columns[0] : source.columns[1]]).addmm_(by_row, weight)
+            into = into if source.columns is None else into[:, source.columns[0] : source.columns[1]]
+            span.products.add(into, by_row, weight)
         return by_row
 
     def _add_columns(self, part: int, g: Tensor, x: Tensor) -> None:
@@ -396,7 +407,8 @@ class TrainedKernel(Kernel):
 
 
 def _descend(w: Sequence[Tensor], g: Tensor, x: Tensor, rate: float) -> None:
-    w[0].addmm_(g.t(), x, alpha=rate)
+    if not calls.product(w[0], g.t(), x, add=True, alpha=rate):
+        w[0].addmm_(g.t(), x, alpha=rate)
     if len(w) > 1:
         w[1].add_(g.sum(0), alpha=rate)
 

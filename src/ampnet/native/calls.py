@@ -1,0 +1,346 @@
+"""Calls: the native kernels as functions on tensors.
+
+Each returns whether it computed. It does not where numbers are of another type than float32 and float64, on another
+device, not adjacent within a row, or where kernels are not compiled; then its caller computes with torch:
+
+    if not calls.sum_rows(total, g, add=True):
+        total.add_(g.sum(0))
+
+A call is a record of 64-bit words (`source/kernels.cpp`): function, length, threads, and arguments; a tensor is
+the address of its first row and the distance between rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Sequence
+from threading import get_ident
+
+import torch
+from torch import Tensor
+
+from ampnet.native import build
+
+NONE, RELU, TANH, SIGMOID = range(4)
+ACTIVATIONS = {None: NONE, "relu": RELU, "tanh": TANH, "sigmoid": SIGMOID}
+
+
+def _bits(value: float) -> int:
+    """A number as a word."""
+    bits: int = struct.unpack("q", struct.pack("d", value))[0]
+    return bits
+
+
+_ONE = _bits(1.0)
+_NAMES = (
+    "product",
+    "gru_forward",
+    "gru_backward",
+    "cell_forward",
+    "cell_backward",
+    "fetch",
+    "add_back",
+    "sum_up",
+    "sum_rows",
+    "activate",
+    "clear",
+    "adam",
+    "adagrad",
+    "activate_back",
+)
+_functions: dict[torch.dtype, dict[str, int]] = {}
+"""Addresses, by type of numbers; empty until the kernels are loaded."""
+_run: Callable[[int, int], None]
+count = 0
+"""The number of calls so far."""
+observer: Callable[[str, array[int], torch.dtype], None] | None = None
+"""Makes the calls in our place, and looks at them (`ampnet.profile`)."""
+tape: array[int] | None = None
+"""Where calls are written down as they are made (`ampnet.wave.tape`)."""
+writer = 0
+"""The thread whose calls are written down."""
+
+
+def takes(x: Tensor) -> bool:
+    """Whether kernels compute with tensors like this."""
+    return not build._off and x.is_cpu and x.dtype in (_functions or _look())
+
+
+def _look() -> dict[torch.dtype, dict[str, int]]:
+    global _run
+    found = build.kernels()
+    if found is not None and not _functions:
+        _run = found.run
+        for dtype, ending in ((torch.float32, "float32"), (torch.float64, "float64")):
+            _functions[dtype] = {name: found.address(f"{name}_{ending}") for name in _NAMES}
+    return _functions
+
+
+def _call(name: str, dtype: torch.dtype, *arguments: int) -> None:
+    global count
+    count += 1
+    words = array("q", (_functions[dtype][name], 3 + len(arguments), torch.get_num_threads(), *arguments))
+    if observer is not None:
+        observer(name, words, dtype)
+    else:
+        make(words)
+    if tape is not None and writer == get_ident():
+        tape.extend(words)
+
+
+def make(words: array[int]) -> None:
+    """Make one call, or several, one after the other."""
+    _run(words.buffer_info()[0], len(words))
+
+
+def replay(words: array[int]) -> None:
+    """Make calls that were written down."""
+    global count
+    count += 1
+    make(words)
+
+
+_ABSENT = (0, 0)
+
+
+def _fits(dtype: torch.dtype, x: Tensor) -> bool:
+    """Whether these are rows of this type, each without gaps."""
+    return x.dtype == dtype and x.dim() == 2 and x.stride(1) == 1
+
+
+def product(
+    out: Tensor,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    *,
+    add: bool = False,
+    activation: int = NONE,
+    alpha: float = 1.0,
+) -> bool:
+    """``out = act(alpha x w + bias)``, or ``out += alpha x w``."""
+    dtype = out.dtype
+    if not takes(out) or x.dtype != dtype or w.dtype != dtype or out.dim() != 2 or x.dim() != 2:
+        return False
+    across, columns = out.stride()
+    if columns != 1 and out.shape[1] > 1:
+        return False
+    (m, k), n = x.shape, w.shape[1]
+    assert out.shape == (m, n)
+    assert w.shape[0] == k
+    scale = _ONE if alpha == 1.0 else _bits(alpha)
+    _call(
+        "product",
+        dtype,
+        m,
+        n,
+        k,
+        x.data_ptr(),
+        *x.stride(),
+        w.data_ptr(),
+        *w.stride(),
+        out.data_ptr(),
+        across,
+        add,
+        0 if bias is None else bias.data_ptr(),
+        activation,
+        scale,
+    )
+    return True
+
+
+def gru_forward(gi: Tensor, gh: Tensor, h: Tensor, r: Tensor, z: Tensor, new: Tensor, hn: Tensor, y: Tensor) -> bool:
+    """The gates and new states ``y`` of a GRU, from both of its products and the old states."""
+    dtype = y.dtype
+    if not takes(y) or not _fits(dtype, h) or gi.dtype != dtype:
+        return False
+    words: list[int] = [*y.shape]
+    for x in (gi, gh, h, r, z, new, hn, y):
+        words += (x.data_ptr(), x.stride(0))
+    _call("gru_forward", dtype, *words, *_ABSENT * 4)
+    return True
+
+
+def gru_backward(
+    g: Tensor, h: Tensor, r: Tensor, z: Tensor, new: Tensor, hn: Tensor, di: Tensor, dh: Tensor, through: Tensor
+) -> bool:
+    """The gradients of both products of a GRU, and what goes straight to the old states."""
+    dtype = r.dtype
+    if not takes(g) or not _fits(dtype, h) or not _fits(dtype, g):
+        return False
+    words: list[int] = [*g.shape, *_ABSENT * 2]
+    for x in (h, r, z, new, hn):
+        words += (x.data_ptr(), x.stride(0))
+    words += _ABSENT
+    for x in (g, di, dh, through):
+        words += (x.data_ptr(), x.stride(0))
+    _call("gru_backward", dtype, *words)
+    return True
+
+
+class CellGates:
+    """Which columns of a cell's gates are which, in widths of a state: input, candidate, output, first forget gate."""
+
+    __slots__ = ("at", "children")
+
+    def __init__(self, i: int, u: int, o: int, f: int = 0, children: int = 0) -> None:
+        self.at, self.children = (i, u, o, f), children
+
+    def forward(self, gates: Tensor, c: Tensor | None, y: Tensor, squashed: Tensor) -> bool:
+        """From the gates' products, in place, and the cells ``c`` of all children: ``y = [h, c]`` and tanh(c)."""
+        return self._compute("cell_forward", gates, squashed, (gates, c, y, squashed, None, None))
+
+    def backward(self, gates: Tensor, c: Tensor | None, squashed: Tensor, g: Tensor, dc: Tensor | None) -> bool:
+        """From the gradient ``g`` of ``[h, c]``: those of the gates' products, in the gates' place, and of ``c``."""
+        return self._compute("cell_backward", gates, squashed, (gates, c, None, squashed, g, dc))
+
+    def _compute(self, name: str, gates: Tensor, squashed: Tensor, tensors: tuple[Tensor | None, ...]) -> bool:
+        dtype = gates.dtype
+        if not takes(gates):
+            return False
+        rows, n = squashed.shape
+        words: list[int] = [rows, n, self.children, *[n * place for place in self.at]]
+        for x in tensors:
+            if x is None:
+                words += _ABSENT
+            elif not _fits(dtype, x):
+                return False
+            else:
+                words += (x.data_ptr(), x.stride(0))
+        _call(name, dtype, *words)
+        return True
+
+
+def _index(index: Tensor | None) -> int:
+    return 0 if index is None else index.data_ptr()
+
+
+def _indexed(index: Tensor | None) -> bool:
+    return index is None or (index.is_contiguous() and index.dtype == torch.int64)
+
+
+def fetch(out: Tensor, x: Tensor, index: Tensor | None) -> bool:
+    """``out[i] = x[index[i]]``."""
+    return _move("fetch", out, x, out, index)
+
+
+def add_back(total: Tensor, g: Tensor, index: Tensor | None) -> bool:
+    """``total[index[i]] += g[i]``, one after the other; without an index ``total += g``."""
+    return _move("add_back", total, g, g, index)
+
+
+def _move(name: str, to: Tensor, x: Tensor, ordered: Tensor, index: Tensor | None) -> bool:
+    """``ordered``: the side whose rows are taken in order."""
+    dtype = to.dtype
+    if not takes(to) or not _fits(dtype, to) or not _fits(dtype, x) or not _indexed(index):
+        return False
+    rows, width = ordered.shape
+    (to_rows, to_width), (x_rows, x_width) = to.shape, x.shape
+    if to_width != x_width:
+        return False
+    if index is None:
+        assert to_rows == x_rows
+    else:
+        assert rows == index.shape[0]
+    words = (to.data_ptr(), to.stride(0), x.data_ptr(), x.stride(0))
+    _call(name, dtype, rows, width, *words, _index(index))
+    return True
+
+
+def sum_up(out: Tensor, x: Tensor, index: Tensor, offsets: Tensor, *, add: bool = False) -> bool:
+    """``out[t]``: the sum of the rows of ``x`` with the numbers ``index[offsets[t] : offsets[t + 1]]``."""
+    dtype = out.dtype
+    if not takes(out) or not _fits(dtype, out) or not _fits(dtype, x) or not _indexed(index) or not _indexed(offsets):
+        return False
+    targets, width = out.shape
+    assert width == x.shape[1]
+    assert targets == offsets.shape[0] - 1
+    words = (out.data_ptr(), out.stride(0), x.data_ptr(), x.stride(0), index.data_ptr(), offsets.data_ptr(), add)
+    _call("sum_up", dtype, targets, width, *words)
+    return True
+
+
+def clear(x: Tensor) -> bool:
+    """All numbers become zero."""
+    if not takes(x) or not x.is_contiguous():
+        return False
+    _call("clear", x.dtype, 1, x.numel(), x.data_ptr(), 0)
+    return True
+
+
+def sum_rows(total: Tensor, g: Tensor, *, add: bool) -> bool:
+    """``total``: the sum of all rows."""
+    dtype = total.dtype
+    if not takes(total) or not _fits(dtype, g) or total.stride() != (1,) or total.shape[0] != g.shape[1]:
+        return False
+    _call("sum_rows", dtype, *g.shape, total.data_ptr(), g.data_ptr(), g.stride(0), add)
+    return True
+
+
+def activate(y: Tensor, activation: int) -> bool:
+    """Apply an activation in place."""
+    dtype = y.dtype
+    if not takes(y) or not _fits(dtype, y):
+        return False
+    _call("activate", dtype, *y.shape, y.data_ptr(), y.stride(0), activation)
+    return True
+
+
+def activate_back(g: Tensor, y: Tensor, activation: int) -> bool:
+    """From the gradient behind an activation to that before it, in place."""
+    dtype = g.dtype
+    if not takes(g) or not _fits(dtype, g) or not _fits(dtype, y):
+        return False
+    _call("activate_back", dtype, *g.shape, g.data_ptr(), g.stride(0), y.data_ptr(), y.stride(0), activation)
+    return True
+
+
+def adam(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    *,
+    rate: float,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+    apart: bool,
+    count: float,
+) -> bool:
+    """A step of Adam (``apart``: AdamW) for several parameters. ``count``: gradients are divided by it, in place."""
+    settings = (*map(_bits, (rate, *betas, eps, decay, count)), apart)
+    return _step("adam", (parameters, gradients, means, squares, steps), settings)
+
+
+def adagrad(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    sums: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    *,
+    rate: float,
+    rate_decay: float,
+    eps: float,
+    decay: float,
+    count: float,
+) -> bool:
+    """A step of Adagrad for several parameters."""
+    settings = tuple(map(_bits, (rate, rate_decay, eps, decay, count)))
+    return _step("adagrad", (parameters, gradients, sums, steps), settings)
+
+
+def _step(name: str, lists: tuple[Sequence[Tensor], ...], settings: tuple[int, ...]) -> bool:
+    """``lists``: the last are counts of steps; all others are numbers of one type, as many as the parameter has."""
+    dtype = lists[0][0].dtype
+    if not all(takes(p) for p in lists[0]):
+        return False
+    for one in zip(*lists, strict=True):
+        numbers = one[:-1]
+        if any(x.dtype != dtype or not x.is_contiguous() for x in numbers) or one[-1].dtype != torch.float32:
+            return False
+    for one in zip(*lists, strict=True):
+        _call(name, dtype, one[0].numel(), *[x.data_ptr() for x in one], *settings)
+    return True
