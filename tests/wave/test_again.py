@@ -156,7 +156,9 @@ def test_scores_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     graph.input("x", "linear", ("t",))
     graph.input("label", "loss.label")
     graph.chain("linear", "loss.prediction")
-    instances = [Instance({"x": feed(torch.ones(1, 2), t=i), "label": feed(torch.zeros(1, 2))}) for i in range(500)]
+    instances = [
+        Instance({"x": feed(torch.ones(1, 2), t=1000 + i), "label": feed(torch.zeros(1, 2))}) for i in range(500)
+    ]
     with Inline(graph, max_active_keys=100) as runtime:
         player = player_of(runtime)
         planner = player.planner

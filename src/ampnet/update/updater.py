@@ -89,6 +89,9 @@ class Updater:
         """The number of updates of shared weights, by all replicas; None: ``version``."""
         self.touched: list[Tensor] | None = None
         """Rows of the first parameter that got a gradient, if the node records them; None: any row may have."""
+        self.dense = False
+        """Whether steps are of all rows of a table, though rows are recorded: on a GPU that costs less than to find out
+        which of them differ, and zero gradients change nothing."""
         self._partly = False
         """Whether some of the parameters are frozen."""
         self._stash: dict[int, list[Tensor]] = {}
@@ -313,9 +316,16 @@ class Updater:
             return None
         if not self._is_plain(self.adding) or self._changes(self._pending_lag()):
             return None
-        if self.touched and quick.can_step_rows():
+        if self.touched and quick.can_step_rows() and not self.dense:
             return None
         return quick.settings(), self.divisor(), self.parameters[0].dtype, self.parameters[0].device
+
+    @property
+    def guardable(self) -> bool:
+        """Whether the device can leave its steps out (`ampnet.update.guard`)."""
+        if self.policy is None:
+            return True
+        return self.stepper is not None and self._is_plain(self.adding) and self.view is None and not self.remedies
 
     def divisor(self) -> int:
         """The number that the gradient sums are divided by."""
@@ -406,7 +416,7 @@ class Updater:
     def _step_rows(self, count: int) -> bool:
         """One step of only those rows of a table that got a gradient, if the optimizer leaves the others unchanged."""
         policy, quick = self.policy, self.stepper
-        if not self.touched or self._partly or quick is None or not quick.can_step_rows():
+        if not self.touched or self.dense or self._partly or quick is None or not quick.can_step_rows():
             return False
         if not self._is_plain(self.adding):
             return False

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ampnet.errors import PayloadError
+from ampnet.native import calls
 
 
 class Pool:
@@ -27,6 +28,10 @@ class Pool:
         self._stores: dict[object, Tensor] = {}
         self.generation = 0
         """Grows when a name gets new memory: tensors taken before are then invalid."""
+
+    def stores(self) -> list[Tensor]:
+        """The memory that is handed out now."""
+        return list(self._stores.values())
 
     def take(self, name: object, shape: Sequence[int], like: Tensor) -> Tensor:
         """An uninitialised tensor of this shape; the last one of this name is no longer valid."""
@@ -84,13 +89,18 @@ class Arena:
         if not self.fixed or self.varies:
             self.data = self.grad = self.inverse = None
         elif self.grad is not None and not self.sole:
-            self.grad.zero_()
+            zero(self.grad)
 
     @property
     def rows_made(self) -> Tensor:
         """The tensor of all rows. Some of them must have been computed."""
         assert self.data is not None
         return self.data
+
+    def places(self) -> tuple[int, int]:
+        """The addresses of its rows and of the numbers of equal ones; 0 where there are none."""
+        inverse = self.inverse
+        return 0 if self.data is None else self.data.data_ptr(), 0 if inverse is None else inverse.data_ptr()
 
     def open(self, row: Sequence[int], like: Tensor) -> Tensor:
         """The tensor of all rows, each of this shape."""
@@ -123,9 +133,9 @@ class Arena:
         if self.grad is None:
             data = self.rows_made
             self.grad = self.pool.take((self.number, "gradients"), data.shape, data)
-            self.grad.zero_()
+            zero(self.grad)
         elif self.sole and not self.touched:
-            self.grad.zero_()
+            zero(self.grad)
         self.touched = True
         return self.grad
 
@@ -144,11 +154,13 @@ class Arena:
 class Read:
     """Rows of an arena that a slot reads: a slice, or rows by index."""
 
-    __slots__ = ("arena", "index", "start", "stop")
+    __slots__ = ("arena", "index", "joined", "start", "stop")
 
     def __init__(self, arena: Arena, start: int, stop: int, index: Tensor | None) -> None:
         self.arena, self.start, self.stop, self.index = arena, start, stop, index
         """The index of the first row; behind the last; None if they are adjacent."""
+        self.joined: dict[tuple[int, ...], Tensor] | None = None
+        """By slots: where rows are that are read together with these (`ampnet.wave.kernels.parts`)."""
 
     def __len__(self) -> int:
         return self.stop - self.start if self.index is None else self.index.shape[0]
@@ -187,18 +199,45 @@ class Read:
             return
         blank = self.arena.unwritten(self.start, self.stop) if self.index is None and columns is None else None
         if blank is not None:
-            blank.copy_(g)
+            if not calls.fetch(blank, g, None):
+                blank.copy_(g)
             return
         total, places = self.arena.gradient(), self.places()
         if places is None:
             into = total[self.start : self.stop]
-            (into if columns is None else into[..., columns[0] : columns[1]]).add_(g)
+            into = into if columns is None else into[..., columns[0] : columns[1]]
+            if not calls.add_back(into, g, None):
+                into.add_(g)
             return
         if g.untyped_storage().data_ptr() == total.untyped_storage().data_ptr():
             g = g.clone()  # a gradient that is passed on unchanged, to rows of the same arena
-        if columns is not None:
-            total, places = in_columns(total, columns, places)
-        total.index_add_(0, places, g.contiguous())
+        add_back(total, g, places, columns)
+
+
+def zero(x: Tensor) -> None:
+    """All numbers become zero."""
+    if not calls.clear(x):
+        x.zero_()
+
+
+def fetch(out: Tensor, rows: Tensor, places: Tensor, columns: tuple[int, int] | None = None) -> None:
+    """``out[i] = rows[places[i]]``, or some columns of them."""
+    narrow = rows if columns is None else rows[..., columns[0] : columns[1]]
+    if calls.fetch(out, narrow, places):
+        return
+    if columns is not None:
+        rows, places = in_columns(rows, columns, places)
+    torch.index_select(rows, 0, places, out=out)
+
+
+def add_back(total: Tensor, g: Tensor, places: Tensor, columns: tuple[int, int] | None = None) -> None:
+    """``total[places[i]] += g[i]``, or to some columns of them."""
+    narrow = total if columns is None else total[..., columns[0] : columns[1]]
+    if calls.add_back(narrow, g, places):
+        return
+    if columns is not None:
+        total, places = in_columns(total, columns, places)
+    total.index_add_(0, places, g.contiguous())
 
 
 def in_columns(rows: Tensor, columns: tuple[int, int], places: Tensor) -> tuple[Tensor, Tensor]:

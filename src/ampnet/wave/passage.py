@@ -32,6 +32,7 @@ from ampnet.update.updater import Updater
 from ampnet.wave.kernels import kernel_of
 from ampnet.wave.kernels.kernel import Kernel
 from ampnet.wave.slice import Slice
+from ampnet.wave.tape import Tape
 
 
 class Passage:
@@ -86,8 +87,32 @@ class Passage:
             self.kernels = layout.kernels  # type: ignore[assignment]
             for kernel in self.kernels.values():
                 kernel.renew(self)
+        self.tape = self._find_tape()
+        """The calls of its layout, where they can be played again."""
         self.left: Counter[str] = Counter(site.name for op in layout.operations if op.first for site in op.trained)
         """Of each node with parameters: sites whose gradients have not been collected yet."""
+
+    def _find_tape(self) -> Tape | None:
+        """The tape of the layout, for weights that lie where these do. Copies that last for the wave are made now."""
+        layout = self.layout
+        if not layout.fixed or not self.alone or self.skips:
+            return None
+        own = [site.node for op in layout.operations if op.first for site in op.trained]
+        views = [node.updater.view for node in own if isinstance(node, Parameterised)]
+        if any(view is not None and not (view.lasts and self.train) for view in views):
+            return None
+        where: list[int] = []
+        for node in own if any(views) else ():
+            assert isinstance(node, Parameterised)
+            self.seen.setdefault(node.name, node.updater.seen_version())
+            where += [weight.data_ptr() for weight in self.weights(node)]
+        if layout.tape is None:
+            layout.tape = Tape(layout, where)
+        assert isinstance(layout.tape, Tape)
+        if layout.tape.weights != where:
+            return None
+        layout.tape.begin(self.train)
+        return layout.tape
 
     def load(self, payloads: Iterable[tuple[int, Tensor]]) -> None:
         """Copy the payloads into the arenas."""
@@ -101,6 +126,9 @@ class Passage:
         for kernel in self.kernels.values():
             kernel.end()
         self.kernels = {}
+        if self.tape is not None:
+            self.tape.end()
+            self.tape = None
         self.payloads.clear()
         self.inbox.clear()
         self.later.clear()

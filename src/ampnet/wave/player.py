@@ -48,11 +48,13 @@ from ampnet.structure import Shelf
 from ampnet.update.local import LocalUpdates
 from ampnet.update.updater import Updater
 from ampnet.wave.arena import Pool
+from ampnet.wave.captured import Captured
 from ampnet.wave.faults import Faults, left_out
 from ampnet.wave.kernels.trained import TrainedKernel
 from ampnet.wave.passage import Passage
 from ampnet.wave.schedule import WaveSchedule
 from ampnet.wave.slice import Slice
+from ampnet.wave.tape import Stretch
 from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline, told_of
 
 _SPARE = 4
@@ -64,6 +66,9 @@ _LOOK = 8
 """Operations after which it is looked whether their events are wanted, where waves take turns."""
 _STRETCH = 6
 """The number of operations between two receives, if nodes are split over workers."""
+
+
+_NOTHING: tuple[dict[int, Stretch], dict[int, Stretch]] = ({}, {})
 
 
 class Player:
@@ -133,6 +138,9 @@ class Player:
         self._due_of: Passage | None = None
         self._unchecked: list[tuple[Passage, Site]] = []
         self._clock = 0
+        self.captured: Captured | None = None
+        """Waves that are launched as a whole (on a GPU)."""
+        self._again = False
         for node in updates.trains:
             node.updater.live_versions = self._held_by(node.name)
             if node.updater.shares:
@@ -221,10 +229,31 @@ class Player:
         in flight everywhere, whatever the limit, and nothing waits for ever."""
         return self._ahead is None or not lot.train or sum(p.train for p in self.passages) < self._ahead
 
-    def _begin(self, most: int) -> Passage:
+    def _launch(self, lot: Lot) -> bool:
+        """On a GPU: launch a wave as a whole. False if it must be played operation by operation."""
+        if not lot.train:
+            return False
+        if self.captured is None:
+            if self.planner.device().type != "cuda":
+                return False
+            turns = None if self._alone else "passages take turns (schedule=, or nodes parted over workers)"
+            self.captured = Captured(self, self.planner, self.planner.device(), turns)
+        behind = [other for other in self._staged if other.alike(lot) and other.sites is lot.sites]
+        return self.captured.play(lot, behind)
+
+    def play_again(self, lot: Lot) -> None:
+        """Play a wave whose losses were reported before, operation by operation."""
+        self._again = True
+        try:
+            passage = self._begin(lot)
+            self._play(passage, None, -1)
+            self._end(passage)
+        finally:
+            self._again = False
+
+    def _begin(self, lot: Lot) -> Passage:
         told = self._announce.wants(Wave)
         began = self.clock() if told else 0.0
-        lot = self._next_lot(most)
         planner = self._planner_of[id(lot.sites)]
         behind = [other for other in self._staged if other.alike(lot) and other.sites is lot.sites]
         self.waves += 1
@@ -265,7 +294,13 @@ class Player:
             return False
         began = time.perf_counter()
         if passage is None:
-            passage = self._begin(most)
+            lot = self._next_lot(most)
+            if self._launch(lot):
+                self.busy += time.perf_counter() - began
+                return True
+            if self.captured is not None and lot.train:
+                self.captured.settle()
+            passage = self._begin(lot)
         self._clock += 1
         passage.played_at = self._clock
         if self._due and self._due_of is not passage:
@@ -286,6 +321,8 @@ class Player:
         operations, kernels, exact = passage.layout.operations, passage.kernels, self._exact
         pulse, numbers, traced = self.pulse, self.names, self._traced and self._exact
         at, count, began = passage.at, len(operations), 0.0
+        tape = passage.tape
+        ahead, back = _NOTHING if tape is None or told is not None else tape.stretches
         while most and not passage.backward:
             if at == count:
                 if not passage.train:
@@ -301,10 +338,21 @@ class Player:
                 pulse[2] = numbers.get(op.site.name, -1)
             if traced:
                 began = self.clock()
+            stretch = ahead.get(at)
+            if stretch is not None and stretch.holds():
+                for op in stretch.ops:
+                    if op.trained and op.first:
+                        self._note_versions(passage, op)
+                stretch.make()
+                at = stretch.stop
+                continue
             if op.trained and (exact or op.first):
                 self._note_versions(passage, op)
             try:
-                kernels[op.site.number].forward(op)
+                if tape is None:
+                    kernels[op.site.number].forward(op)
+                else:
+                    tape.play(at, op, False, kernels[op.site.number])
             except Exception as error:
                 raise self.faults.named(passage, op, "forward", error) from error
             if told is not None:
@@ -324,9 +372,16 @@ class Player:
             if pulse is not None:
                 pulse[0] += 1
                 pulse[2] = numbers.get(op.site.name, -1)
-            if not op.site.still:
+            stretch = back.get(at)
+            if stretch is not None and stretch.holds():
+                stretch.make()
+                op, at = stretch.last, stretch.stop + 1
+                if op.first and op.trained:
+                    self._note_lags(passage, op)
+                    self._collect(passage, op, at)
+            elif not op.site.still:
                 try:
-                    self._backward(passage, op, told)
+                    self._backward(passage, op, told, at)
                 except NodeError:
                     raise
                 except Exception as error:
@@ -336,13 +391,16 @@ class Player:
         passage.at = at
         return at < 0
 
-    def _backward(self, passage: Passage, op: Operation, told: Timeline | None) -> None:
+    def _backward(self, passage: Passage, op: Operation, told: Timeline | None, at: int) -> None:
         kernel, exact = passage.kernels[op.site.number], self._exact
         began = self.clock() if self._traced and exact else 0.0
         if kernel.out.touched or kernel.answers:  # else no gradient has come, for any of its rows
             if self.skips:
                 self.faults.stop(passage, op)
-            kernel.backward(op)
+            if passage.tape is None:
+                kernel.backward(op)
+            else:
+                passage.tape.play(at, op, True, kernel)
             if op.trained and (exact or op.first):
                 self._note_lags(passage, op)
         elif op.trained:
@@ -352,7 +410,7 @@ class Player:
         elif self._traced:
             self._trace(passage, op, BACKWARD, began, False)
         if op.first and op.trained:
-            self._collect(passage, op)
+            self._collect(passage, op, at)
             if told is not None:
                 told.add(op, COLLECT)
 
@@ -386,7 +444,7 @@ class Player:
 
     # -- [3]
 
-    def _collect(self, passage: Passage, op: Operation) -> None:
+    def _collect(self, passage: Passage, op: Operation, at: int) -> None:
         began, trained = self.clock() if self._traced else 0.0, op.trained
         for site in trained:
             assert isinstance(site.node, Parameterised)
@@ -400,7 +458,11 @@ class Player:
         if kernel.out.touched:
             for one in idle:  # what they kept is multiplied with the rest: with a gradient of zero
                 kernel.backward(one)
-            kernel.collect()
+            if passage.tape is None:
+                kernel.collect()
+            else:
+                sums = [_updater(site).adding for site in trained]
+                passage.tape.collect(at, op, kernel, sums)
         if self.skips:
             self.faults.clean(passage, op, trained)
         if self._traced and self._exact:
@@ -465,7 +527,14 @@ class Player:
     def flush(self) -> None:
         """At the end of a training stream: make the updates that are due, and those of leftover gradients."""
         self._settle()
+        self.settle_late()
         self.updates.flush()
+
+    def settle_late(self) -> None:
+        """Wait for waves that were launched without a look, and find out whether they were good."""
+        if self.captured is not None:
+            self.captured.settle()
+            self.captured.look_at_failure()
 
     # -- [5]
 
@@ -473,7 +542,27 @@ class Player:
         """The mean staleness of the node that has the largest."""
         return max((node.updater.lag for node in self.updates.trains), default=0.0)
 
+    def _plan_ahead(self, passage: Passage) -> None:
+        """Plan the wave that is expected next. Called when all of a passage has been given to the device, and before
+        anything waits for the device."""
+        planner, count = passage.planner, len(passage.lot.numbers)
+        if self._staged:
+            first = self._staged[0]
+            if first.sites is not planner.sites:
+                return
+            if first.wave is None:
+                first = first.merge([lot for lot in self._staged if lot.sites is first.sites and lot.alike(first)])
+                first = first.split(count)[0] if len(first.numbers) > count else first
+            planner.prepare(first, [lot for lot in self._staged if lot.sites is first.sites and lot.alike(first)])
+        elif passage.lot.stream is not None and planner.by_states:
+            coming = planner.look(passage.lot.stream, count)
+            lots = passage.lot.apart_of(coming) if coming else []
+            if len(lots) == 1:
+                planner.prepare(lots[0])
+
     def _end(self, passage: Passage) -> None:
+        if passage.planner.ahead:
+            self._plan_ahead(passage)
         if passage.train:
             self._settle()
             late = [n for n in self.updates.trains if passage.left.get(n.name, 0) != -1]
@@ -492,10 +581,12 @@ class Player:
         entries = sum(max(1, len(op.trained)) for op in (*operations, *back))
         self.operations += entries + sum(len(op.trained) for op in back if op.first)
         self.messages += sum(op.messages for op in operations) + sum(op.messages for op in back)
-        self.instances += len(passage.lot.numbers)
+        self.instances += 0 if self._again else len(passage.lot.numbers)
         passage.planner.give_back(passage.layout)
         passage.end()
         self._pools[id(passage.planner)].append(passage.layout.pool)
+        if self._again:
+            return
         for report in passage.reports:
             self._tell(report)
         if passage.skipped - passage.told:
@@ -556,6 +647,8 @@ class Player:
         for planner in self.planners:
             self._pools[id(planner)].clear()
             planner.forget_layouts()
+        if self.captured is not None:
+            self.captured.abandon()
         self.updates.abandon()
         self.shelf.clear()
         for node in self.nodes.values():

@@ -1,6 +1,7 @@
 """Copied: ``weights="stash"`` where replicas share weights, which other processes write to at any time.
 
-    a node's first forward of a wave ──> a copy of its weights ──> all rounds and the backward of that wave use the copy
+    a wave begins, or a node's first forward of it ──> a copy of the node's weights ──> all rounds and the backward of
+    that wave use the copy
 
 Without it forward and backward see different weights, and what comes back is the gradient of nothing: plain gradient
 descent then diverges at rates that the delay alone would allow. A stash of versions is not possible here: nobody can
