@@ -237,6 +237,10 @@ class Controller:
             if self.stopping:
                 self._stop_now()
 
+    def look(self, number: int, most: int) -> list[Instance]:
+        """Returns instances of an open stream that are not pumped yet, ``most`` at most, without reading any."""
+        return next((opened.coming(most) for opened in self._open if opened.number == number), [])
+
     @property
     def coming(self) -> set[int]:
         """The numbers of the open streams that have more instances."""

@@ -23,9 +23,13 @@ from torch import Tensor
 
 from ampnet.errors import DataError, PayloadError, StateError
 from ampnet.message import Messages, merge_offsets, merge_payloads, row_counts
+from ampnet.narrow import narrow
 from ampnet.position import Position
-from ampnet.state import Ints, States
+from ampnet.state import Column, Ints, States
 from ampnet.structure import Structure
+
+_kinds: dict[object, object] = {}
+"""Each kind of instances once: most comparisons of kinds are by identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,8 @@ class Feed:
 
     payload: Tensor | None
     fields: tuple[str, ...]
-    columns: Ints
-    """``[1 + fields, messages]``: row 0 is reserved for the instance's number."""
+    columns: Column
+    """``[1 + fields, messages]``: row 0 is reserved for the instance's number. Of a narrow dtype, as many are kept."""
     offsets: Ints | None = None
 
     def __len__(self) -> int:
@@ -86,7 +90,7 @@ def feed(
                 f"field '{name}' must be a whole number, or {count} of them; got {array.dtype} {array.shape}"
             )
         columns[i] = array
-    return Feed(payload, ("instance", *fields), columns, starts)
+    return Feed(payload, ("instance", *fields), narrow(columns), starts)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,6 +104,9 @@ class Instance:
     results: int | None = None
     """The number of results that complete it, in inference; default: the number of label messages. More are dropped."""
     _memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _digest: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    _complete: bool | None = field(default=None, init=False, repr=False, compare=False)
+    _fits: Mapping[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not any(len(f) for f in self.feeds.values()):
@@ -114,36 +121,47 @@ class Instance:
 
     def digest(self) -> bytes:
         """Returns a digest of states and structure; payloads do not count."""
-        known: bytes | None = self._memo.get("digest")
+        known = self._digest
         if known is None:
             made = hashlib.blake2b(digest_size=16)
             for name, given in self.feeds.items():
                 made.update(f"{name} {given.fields} {given.columns.shape} {given.offsets is None}".encode())
-                made.update(given.columns.tobytes())
+                made.update(given.columns.astype(np.int64).tobytes())
                 if given.offsets is not None:
                     made.update(given.offsets.tobytes())
             if self.structure is not None:
                 for name, array in self.structure.arrays.items():
                     made.update(name.encode())
                     made.update(array.tobytes())
-            known = self._memo["digest"] = made.digest()
+            known = made.digest()
+            object.__setattr__(self, "_digest", known)
+        return known
+
+    def kind(self) -> object:
+        """One object for instances whose payloads can be put together: inputs, dtypes, shapes of rows, and devices."""
+        known: object = self._memo.get("kind")
+        if known is None:
+            feeds = [(name, given.payload) for name, given in self.feeds.items()]
+            kind = tuple((name, None if p is None else (p.dtype, p.shape[1:], p.device)) for name, p in feeds)
+            known = self._memo["kind"] = _kinds.setdefault(kind, kind)
         return known
 
     @property
     def complete(self) -> bool:
         """Whether all its messages have a payload."""
-        known: bool | None = self._memo.get("complete")
+        known = self._complete
         if known is None:
-            known = self._memo["complete"] = all(given.payload is not None for given in self.feeds.values())
+            known = all(given.payload is not None for given in self.feeds.values())
+            object.__setattr__(self, "_complete", known)
         return known
 
     def fits(self, fields: Mapping[str, tuple[str, ...]]) -> bool:
         """Whether its messages are for these inputs, with these state fields."""
-        if self._memo.get("fits") is not fields:
+        if self._fits is not fields:
             for name, given in self.feeds.items():
                 if given.fields != fields.get(name) and (name not in fields or len(given)):
                     return False
-            self._memo["fits"] = fields
+            object.__setattr__(self, "_fits", fields)
         return True
 
 
@@ -200,23 +218,25 @@ class StreamStats:
         return f"StreamStats({self.name}: {', '.join([count, *values, f'{self.seconds:.2f} s', *notes])})"
 
 
-def merge_feeds(numbers: list[int], feeds: list[Feed], train: bool) -> list[Messages]:
+def merge_feeds(numbers: list[int], feeds: list[Feed], train: bool, bare: bool = False) -> list[Messages]:
     """Returns the messages of several instances for one input as one batch, with the instance numbers filled in.
 
-    Feeds without a payload form a separate batch.
+    Feeds without a payload form a separate batch. ``bare``: payloads are left out, of all of them.
     """
     if not feeds:
         return []
     if len(feeds) == 1:
         given = feeds[0]
-        own = given.columns.copy()
+        own = given.columns.astype(np.int64)
         own[0] = numbers[0]
-        return [Messages.trusted(given.payload, States.trusted(given.fields, own), given.offsets, train)]
+        payload = None if bare else given.payload
+        return [Messages.trusted(payload, States.trusted(given.fields, own), given.offsets, train)]
     empty = [given.payload is None for given in feeds]
-    if any(empty) and not all(empty):
+    if any(empty) and not all(empty) and not bare:
         kinds = [[i for i, one in enumerate(empty) if one is kind] for kind in (empty[0], not empty[0])]
         return [m for some in kinds for m in merge_feeds([numbers[i] for i in some], [feeds[i] for i in some], train)]
     fields = feeds[0].fields
-    columns = np.concatenate([given.columns for given in feeds], axis=1)
+    columns = np.concatenate([given.columns for given in feeds], axis=1, dtype=np.int64)
     columns[0] = np.repeat(numbers, [given.columns.shape[1] for given in feeds])
-    return [Messages.trusted(merge_payloads(feeds), States.trusted(fields, columns), merge_offsets(feeds), train)]
+    payload = None if bare else merge_payloads(feeds)
+    return [Messages.trusted(payload, States.trusted(fields, columns), merge_offsets(feeds), train)]

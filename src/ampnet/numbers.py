@@ -39,6 +39,8 @@ class Numbers:
         self._left -= 1
         number = self._next[self._best]
         self._next[self._best] += self._period
+        if self._period == 1:  # there is nothing to share out
+            return number
         for n, load in zip(self._moduli, self._flying, strict=True):
             load[number % n] += 1
         return number
@@ -72,5 +74,7 @@ class Numbers:
 
     def free(self, number: int) -> None:
         """Called when the instance of this number is not in flight any more."""
+        if self._period == 1:
+            return
         for n, load in zip(self._moduli, self._flying, strict=True):
             load[number % n] -= 1

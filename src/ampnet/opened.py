@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ampnet.coming import coming
 from ampnet.errors import AmpnetError, DataError, WorkerDied
 from ampnet.instance import Instance, Stream, StreamStats
 from ampnet.position import Position
@@ -85,7 +86,6 @@ class Opened:
 
     def _next(self, read: Read) -> Instance | None:
         """Returns the next instance; only StopIteration is the end of the data."""
-        name = f"stream '{self.stream.name}'"
         try:
             instance = read(self.source)
         except StopIteration:
@@ -93,29 +93,41 @@ class Opened:
         except WorkerDied:  # during the call of the loader
             raise
         except AmpnetError as error:
-            raise DataError(f"{name}, instance {self.read + 1}: {error}") from error
+            raise DataError(f"{self._name}, instance {self.read + 1}: {error}") from error
         except Exception as error:
             raise DataError(
-                f"{name}: the loader failed at instance {self.read + 1}: {type(error).__name__}: {error}"
+                f"{self._name}: the loader failed at instance {self.read + 1}: {type(error).__name__}: {error}"
             ) from error
         if instance is None:
             raise DataError(
-                f"instance {self.read + 1} of {name} is None; a loader must yield Instance objects, and ends by "
+                f"instance {self.read + 1} of {self._name} is None; a loader must yield Instance objects, and ends by "
                 f"returning. Usual cause: a function of an example that returns nothing: filter such examples out"
             )
         if not isinstance(instance, Instance):
-            raise DataError(f"{name}, instance {self.read + 1}: expected an Instance, got {instance!r}")
+            raise DataError(f"{self._name}, instance {self.read + 1}: expected an Instance, got {instance!r}")
         return instance
+
+    @property
+    def _name(self) -> str:
+        return f"stream '{self.stream.name}'"
 
     def take(self, read: Read) -> tuple[int, Instance]:
         """Returns the instance ahead with its position, to be pumped, and reads the next one."""
         instance, position = self.ahead, self.read - 1
         assert instance is not None
         self.pumped += 1
-        self.reach = max(self.reach, position + 1)
-        self.again.discard(position)
+        if position >= self.reach:
+            self.reach = position + 1
+        if self.again:
+            self.again.discard(position)
         self.peek(read)
         return position, instance
+
+    def coming(self, most: int) -> list[Instance]:
+        """Returns instances that are not pumped yet, ``most`` at most, the next one first; without reading any."""
+        if self.ahead is None or most < 1:
+            return []
+        return [self.ahead, *coming(self.stream.instances, self.read, most - 1)]
 
     def begin(self, now: float) -> None:
         """Called at each pump."""

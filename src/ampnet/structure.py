@@ -20,21 +20,45 @@ from numpy.typing import ArrayLike
 
 from ampnet.errors import StateError
 from ampnet.message import ranges
+from ampnet.narrow import narrow
 from ampnet.state import Column, Ints, States
+
+_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {}
+"""Names of arrays, kept once for all instances that have the same."""
 
 
 class Structure:
     """The integer arrays of one instance, by name. ``Structure(parent=[2, 2, -1])``; `lists` makes the ragged form."""
 
-    __slots__ = ("arrays",)
+    __slots__ = ("_names", "_numbers")
 
     def __init__(self, **arrays: ArrayLike) -> None:
-        self.arrays: dict[str, Ints] = {}
+        given: list[Ints] = []
         for name, value in arrays.items():
             array = np.asarray(value)
             if array.ndim != 1 or (array.size and array.dtype.kind not in "iub"):
                 raise StateError(f"structure '{name}' must be one row of integers, got {array.dtype} {array.shape}")
-            self.arrays[name] = array.astype(np.int64)
+            given.append(array.astype(np.int64))
+        names = tuple(arrays)
+        self._names = _NAMES.setdefault(names, names)
+        sizes = np.array([len(array) for array in given], dtype=np.int64)
+        self._numbers: Column = narrow(np.concatenate([sizes, *given]))
+        """The sizes of the arrays, then their entries: one small array instead of several."""
+
+    @property
+    def arrays(self) -> dict[str, Ints]:
+        """The arrays by name. Made at each call."""
+        numbers, count = self._numbers.astype(np.int64), len(self._names)
+        out, at = {}, count
+        for name, size in zip(self._names, numbers[:count].tolist(), strict=True):
+            out[name] = numbers[at : at + size]
+            at += size
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its numbers as they are kept."""
+        return self._numbers.nbytes
 
     @staticmethod
     def lists(name: str, items: Column, count: int) -> dict[str, Ints]:
@@ -76,13 +100,14 @@ class Shelf:
         taken = np.intersect1d(ids, self._ids[self._live])
         if len(taken):
             raise StateError(f"the structure of instance {int(taken[0])} is here already")
-        names = dict.fromkeys([*self._data, *(name for s in structures.values() for name in s.arrays)])
+        given = {instance: structure.arrays for instance, structure in structures.items()}
+        names = dict.fromkeys([*self._data, *(name for arrays in given.values() for name in arrays)])
         for name in names:
             pieces = []
-            for instance, structure in structures.items():
-                if name not in structure.arrays:
+            for instance, arrays in given.items():
+                if name not in arrays:
                     raise StateError(f"instance {instance} has no structure '{name}', which other instances have")
-                pieces.append(structure.arrays[name])
+                pieces.append(arrays[name])
             if name not in self._data:
                 if len(self._ids):
                     raise StateError(f"instance {int(ids[0])} brings structure '{name}', which others do not have")

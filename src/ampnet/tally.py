@@ -24,6 +24,9 @@ from ampnet.nodes.metrics import PER
 from ampnet.nodes.node import Report
 from ampnet.state import Column
 
+_LATE = 256
+"""Reports that wait to be read, at most."""
+
 
 @dataclass(slots=True, eq=False)
 class _Sums:
@@ -58,22 +61,45 @@ class Tally:
     predictions: dict[int, list[tuple[str, dict[str, int], Tensor]]] = field(default_factory=dict)
     """By position in the stream, if kept: (Loss node, state, prediction rows) of each result."""
     _sums: dict[str, _Sums] = field(default_factory=dict)
+    _late: list[tuple[str, Report]] = field(default_factory=list)
+    """Reports whose numbers are on a GPU, where they may still be computed: they are read together, when somebody wants
+    to know."""
+
+    def settle(self) -> None:
+        """Add the reports that have not been read yet."""
+        late, self._late = self._late, []
+        if not late:
+            return
+        tensors = [t.reshape(1).to(torch.float64) for _, r in late for t in (r.loss, *r.metrics.values())]
+        numbers = iter(torch.cat(tensors).tolist())
+        for name, report in late:
+            self._add_one(name, next(numbers), {m: next(numbers) for m in report.metrics}, int(report.rows[0]))
+
+    def _add_one(self, name: str, loss: float, metrics: Mapping[str, float], count: int) -> None:
+        sums = self._sums[name]
+        sums.loss += loss * count
+        sums.rows += count
+        for metric, value in metrics.items():
+            sums.add(metric, value, count)
 
     @property
     def losses(self) -> dict[str, float]:
         """The mean of each loss, by name, in the order of the graph."""
+        self.settle()
         order = dict.fromkeys([*self.names.values(), *self._sums])
         return {name: _mean(of.loss, of.rows) for name in order if (of := self._sums.get(name)) is not None}
 
     @property
     def loss(self) -> float:
         """The sum of the losses' means."""
+        self.settle()
         means = [_mean(of.loss, of.rows) for of in self._sums.values() if of.rows]
         return sum(means) if means else float("nan")
 
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics by name; with losses of several names, prefixed with the loss's name and a dot."""
+        self.settle()
         order = dict.fromkeys([*self.names.values(), *self._sums])
         if len(order) == 1:
             return {name: value for of in self._sums.values() for name, value in of.means().items()}
@@ -94,11 +120,13 @@ class Tally:
         if sums is None:
             sums = self._sums[name] = _Sums()
         if len(report.rows) == 1 and not len(report.skipped):
-            count = int(report.rows[0])
-            sums.loss += float(report.loss) * count
-            sums.rows += count
-            for metric, values in report.metrics.items():
-                sums.add(metric, float(values), count)
+            if report.loss.is_cuda and all(values.is_cuda for values in report.metrics.values()):
+                self._late.append((name, report))
+                if len(self._late) >= _LATE:
+                    self.settle()
+                return
+            numbers = {metric: float(value) for metric, value in report.metrics.items()}
+            self._add_one(name, float(report.loss), numbers, int(report.rows[0]))
             return
         where = np.setdiff1d(np.arange(len(report.states)), report.skipped) if len(report.skipped) else slice(None)
         self.skipped += len(report.skipped)
@@ -123,6 +151,7 @@ class Tally:
         """Returns the sums as plain data, exact: floats are Python's, which JSON keeps to the last bit."""
         if self.predictions:
             raise CheckpointError("a stream that keeps its predictions cannot be continued: run it from the start")
+        self.settle()
         return {"skipped": self.skipped, "sums": {name: asdict(sums) for name, sums in self._sums.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ampnet.coming import Made
 from ampnet.data import Dataset, Split
 from ampnet.experiments.running import on_device
 from ampnet.experiments.settings import Training
@@ -66,13 +67,16 @@ class Kept:
 
     def _again(self, kept: dict[int, Instance], records: Split[Any]) -> Iterator[Instance]:
         arguments = self.workload.arguments(self.settings, self.facts)
-        for place in records.places.tolist():
+
+        def made(place: int) -> Instance:
             instance = kept.get(place)
             if instance is None:
                 (instance,) = on_device([self.graph.instance(*arguments(records.read(place)))], self.settings)
                 if self.room:
                     kept[place] = instance
-            yield instance
+            return instance
+
+        return Made(records.places.tolist(), made)
 
 
 @dataclass(frozen=True, slots=True)

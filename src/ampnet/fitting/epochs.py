@@ -16,6 +16,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ampnet.coming import Passed
 from ampnet.controller import Progress
 from ampnet.errors import CheckpointWarning, DataError
 from ampnet.fingerprint import fingerprint
@@ -185,7 +186,8 @@ class Epochs:
                 if again is not None:
                     set_generators(half.generators)  # data that are shuffled or drawn come again in the same way
                 half.generators = generator_states()
-            for number, instance in enumerate(self.sources[which](epoch)):
+            stream.source = given = self.sources[which](epoch)
+            for number, instance in enumerate(given):
                 if number == 0 and half.generators is not None and isinstance(instance, Instance):
                     _check_first(name, half, fingerprint(instance))
                 if again is not None and number == again.pumped:
@@ -196,7 +198,8 @@ class Epochs:
                 set_generators(self.generators)
             half.used_up = True
 
-        return Stream(instances(), half.train, name, position=half.position)
+        stream = Passed(instances())
+        return Stream(stream, half.train, name, position=half.position)
 
     def ended(self, stats: StreamStats) -> None:
         """Called at the end of a stream."""

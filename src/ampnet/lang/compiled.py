@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ampnet.coming import Coming, Made
 from ampnet.errors import DataError, GraphError
 from ampnet.instance import Instance
 from ampnet.lang.arguments import Arguments, arguments_of
@@ -179,16 +180,18 @@ class Compiled(InstanceMaker):
         ``source`` is an iterable, a map-style Dataset, or a DataLoader (see `ampnet.lang.sources`). ``shuffle`` reads
         it in a random order, which ``seed`` fixes; pass a different seed in each epoch.
         """
-        return self._each(samples(source, shuffle, seed))
+        given = samples(source, shuffle, seed)
+        return Made(given, self._made_of) if isinstance(given, list | tuple) else map(self._made_of, given)
 
-    def _each(self, source: Iterable[Any]) -> Iterator[Instance]:
-        for sample in source:
-            # None is not an argument: the reader of the stream raises the error.
-            made = sample is None or isinstance(sample, Instance)
-            yield sample if made else self.instance(*arguments_of(sample))
+    def _made_of(self, sample: Any) -> Instance:
+        # None is not an argument: the reader of the stream raises the error.
+        made = sample is None or isinstance(sample, Instance)
+        return sample if made else self.instance(*arguments_of(sample))
 
     def read(self, source: Any) -> Iterable[Instance]:
         """Yields instances built from the samples of a data set; an `Instance` is passed on unchanged."""
+        if isinstance(source, Coming):
+            return source
         if isinstance(source, list | tuple) and all(isinstance(one, Instance) for one in source):
             return source
         return self.instances(source)

@@ -29,6 +29,7 @@ from ampnet.lang.proto import Plan, Proto
 from ampnet.lang.ragged import Flat
 from ampnet.lang.scope import Axis
 from ampnet.lang.trace import Trace
+from ampnet.narrow import narrow
 from ampnet.state import Ints
 from ampnet.structure import Structure
 
@@ -174,7 +175,7 @@ def feed_of(
     for axis, place in places:
         columns[fields.index(axis.name)] = place
     offsets = None if each == 1 else np.arange(count + 1) * each
-    return Feed(rows, fields, columns, offsets)
+    return Feed(rows, fields, narrow(columns), offsets)
 
 
 def _kind(given: Any) -> type:

@@ -163,7 +163,7 @@ class Prediction(Compiled):
     def _converted(self, given: Instance) -> Instance:
         """Convert an instance built for training to one of this graph."""
         feeds: dict[str, Feed] = {}
-        numbers = {name: feed.columns[i, 0] for feed in given.feeds.values() for i, name in enumerate(feed.fields)}
+        numbers = {name: int(feed.columns[i, 0]) for feed in given.feeds.values() for i, name in enumerate(feed.fields)}
         arrays = {} if given.structure is None else given.structure.arrays
         lacking = [name for name in self._plan.scalars if name not in numbers]
         lacking += [name for name in self._arrays if name not in arrays]

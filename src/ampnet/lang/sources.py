@@ -40,7 +40,8 @@ def samples(source: Any, shuffle: bool = False, seed: int | None = None) -> Iter
     if seed is not None and not shuffle:
         raise DataError("seed is that of the order, which is random with shuffle=True only")
     if shuffle:
-        return _chosen(source, np.random.default_rng(seed).permutation(len(source)).tolist())
+        order = np.random.default_rng(seed).permutation(len(source)).tolist()
+        return [source[i] for i in order] if isinstance(source, list | tuple) else _chosen(source, order)
     if isinstance(source, DataLoader):
         return source if source.batch_size is None and source.batch_sampler is None else _unpacked(source)
     if hasattr(source, "__iter__"):

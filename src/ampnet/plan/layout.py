@@ -28,13 +28,14 @@ from ampnet.message import Messages, offsets_of, ranges
 from ampnet.nodes.lengths import Lengths
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
+from ampnet.plan.records import Records
 from ampnet.plan.score import Score
 from ampnet.plan.sites import Site, Sites
-from ampnet.state import Column, Ints, States
+from ampnet.state import Ints, States
 from ampnet.wave.arena import Arena, Pool, Read
 
-_OBJECTS = 4096
-"""Approximate bytes of the Python objects of one operation."""
+_OBJECTS = 6144
+"""Approximate bytes of the Python objects of one operation, and of its calls on a tape."""
 _NOTHING = torch.empty(0, dtype=torch.int64)
 _Owner = TypeVar("_Owner")
 
@@ -130,6 +131,10 @@ class Whole:
 class Layout:
     """The rows and operations of a wave. See the head of this file."""
 
+    padded = False
+    """Whether it serves all waves of some capacities (`ampnet.plan.padded`), so that nothing may be cached that depends
+    on its indices."""
+
     def __init__(
         self,
         sites: Sites,
@@ -140,7 +145,8 @@ class Layout:
         choices: bool = True,
     ) -> None:
         """``device``: the device to compute on. All index tensors are copied there in one transfer."""
-        self.sites, self._scores, self.pool, self.device = sites, scores, pool, device
+        self.sites, self.pool, self.device = sites, pool, device
+        self._records = records = Records(scores)
         self._sent: list[tuple[object, str, Ints]] = []
         self._choices = choices
         self.fixed = False
@@ -153,17 +159,19 @@ class Layout:
         """The fixed columns of its events, for training and for inference."""
         self.kernels: dict[int, object] = {}
         """Of each site, where they are the same in every wave."""
+        self.tape: object = None
+        """The calls that it is played with, where they are the same in every wave (`ampnet.wave.tape`)."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}
         self._lengths: dict[bytes, Lengths] = {}
         self.digest = _digest(scores) if sites.parted else 0
         """Digest of rows and crossings: equal on all workers of the team, or their layouts differ."""
         self.numbers: Sequence[int] = ()
         """Instance numbers in the order of their scores; set for each wave."""
-        self._rounds, self._width = max(s.rounds for s in scores), sites.width
+        self._rounds, self._width = records.rounds, sites.width
         each = self._rounds * self._width
-        blocks, bases = _together([s.blocks for s in scores]).astype(np.int64), _bases([s.rows for s in scores])
-        site, counts = blocks[0], blocks[2]
-        keys = sites.block_of[site] * each + blocks[1] * self._width + sites.inner_of[site]
+        site, round_, counts = records.table("blocks")
+        bases: Ints = np.cumsum(records.rows) - records.rows
+        keys = sites.block_of[site] * each + round_ * self._width + sites.inner_of[site]
         order = _sorted(keys, sites.blocks * each)
         at = np.empty(len(counts), dtype=np.int64)
         sorted_counts = counts[order]
@@ -179,17 +187,15 @@ class Layout:
         number = np.cumsum(counts) - counts
         self._place = np.repeat(at - number, counts)
         self._place += np.arange(len(self._place))
-        self._find_runs(_together([s.runs for s in scores]), bases, [s.runs.shape[1] for s in scores])
-        self._find_links(scores, bases)
+        self._find_runs(records, bases)
+        self._find_links(records, bases)
         self.wholes: dict[int, Whole] = {}
         self.operations: list[Operation] = []
         self._sizes, self._at = sizes, starts - begin[sites.block_arena].repeat(each)
         self._heard_in_all: dict[int, int] = {}
-        heard = _together([s.heard for s in scores])
+        heard = records.table("heard")
         self._heard: Ints = np.bincount(
-            heard[0].astype(np.int64) * self._rounds + heard[1],
-            weights=heard[2],
-            minlength=len(sites.sites) * self._rounds,
+            heard[0] * self._rounds + heard[1], weights=heard[2], minlength=len(sites.sites) * self._rounds
         ).astype(np.int64)
         self._make_operations()
         if device.type != "cpu":
@@ -221,45 +227,40 @@ class Layout:
         pumped = np.where(sites.pumped_block >= 0, last[sites.pumped_block], begin)
         return begin, end, pumped
 
-    def _find_runs(self, runs: Column, bases: Ints, counts: Sequence[int]) -> None:
+    def _find_runs(self, records: Records, bases: Ints) -> None:
         """Find contiguous runs of rows that are read, ordered by slot and round."""
+        runs = records.table("runs")
         keys = len(self.sites.slots) * self._rounds
-        order = _sorted(runs[0].astype(np.int64) * self._rounds + runs[1], keys)
-        key = (runs[0].astype(np.int64) * self._rounds + runs[1])[order]
-        first = self._place[(runs[2] + np.repeat(bases, counts))[order]]
-        length = runs[3][order].astype(np.int64)
+        key = runs[0] * self._rounds + runs[1]
+        order = _sorted(key, keys)
+        key = key[order]
+        first = self._place[(runs[2] + np.repeat(bases, records.counts["runs"]))[order]]
+        length = runs[3][order]
         self._run_first, self._run_length = first, length
-        self._run_cuts = np.searchsorted(key, np.arange(keys + 1))
-        self._run_rows = np.concatenate(([0], np.cumsum(length)))
-        self._run_breaks = np.concatenate(([0], np.cumsum(first[1:] != first[:-1] + length[:-1])))
+        # As lists: operations look up single numbers, which takes a third of the time there.
+        self._run_cuts = np.searchsorted(key, np.arange(keys + 1)).tolist()
+        self._run_rows = np.concatenate(([0], np.cumsum(length))).tolist()
+        self._run_breaks = np.concatenate(([0], np.cumsum(first[1:] != first[:-1] + length[:-1]))).tolist()
 
-    def _find_links(self, scores: Sequence[Score], bases: Ints) -> None:
+    def _find_links(self, records: Records, bases: Ints) -> None:
         """Links in the order of slots, rounds and kinds."""
-        links = _together([s.links for s in scores]).astype(np.int64)
-        ends = _together([s.ends for s in scores])
-        counts = links[3]
+        slot, round_, kind, counts = records.table("links")[:4]
         keys = len(self.sites.slots) * self._rounds * self._width
-        order = _sorted((links[0] * self._rounds + links[1]) * self._width + links[2], keys)
-        starts = np.cumsum(counts) - counts
-        where = ranges(starts[order], counts[order])
-        shift = np.repeat(bases, [s.ends.shape[1] for s in scores])
-        shift = shift.take(where)
-        self._from = self._place.take(ends[0].take(where) + shift)
-        self._to = self._place.take(ends[1].take(where) + shift)
-        sizes = np.bincount(
-            links[0] * self._rounds + links[1], weights=counts, minlength=len(self.sites.slots) * self._rounds
-        )
-        self._link_cuts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        key = slot * self._rounds + round_
+        order = _sorted(key * self._width + kind, keys)
+        read, made = records.links(order, bases)
+        self._from, self._to = self._place.take(read), self._place.take(made)
+        sizes = np.bincount(key, weights=counts, minlength=len(self.sites.slots) * self._rounds)
+        self._link_cuts = [0, *np.cumsum(sizes).astype(np.int64).tolist()]
 
     def _read(self, arena: int, slot: int, first: int, last: int) -> Read:
         """Returns the rows that a slot reads from one round to another."""
         low, high = slot * self._rounds + first, slot * self._rounds + last + 1
-        a, b = int(self._run_cuts[low]), int(self._run_cuts[high])
-        c, d = int(self._link_cuts[low]), int(self._link_cuts[high])
+        a, b, c, d = self._run_cuts[low], self._run_cuts[high], self._link_cuts[low], self._link_cuts[high]
         if c == d:
             if a == b:
                 return Read(self.arenas[arena], 0, 0, None)
-            start, rows = int(self._run_first[a]), int(self._run_rows[b] - self._run_rows[a])
+            start, rows = int(self._run_first[a]), self._run_rows[b] - self._run_rows[a]
             if self._run_breaks[a] == self._run_breaks[b - 1]:
                 return Read(self.arenas[arena], start, start + rows, None)
             index = ranges(self._run_first[a:b], self._run_length[a:b])
@@ -276,8 +277,8 @@ class Layout:
     def _slot(self, slot: int, round_: int) -> tuple[int, int]:
         """Where the links of a slot are in a round, and how many."""
         at = slot * self._rounds + round_
-        start = int(self._link_cuts[at])
-        return start, int(self._link_cuts[at + 1]) - start
+        start = self._link_cuts[at]
+        return start, self._link_cuts[at + 1] - start
 
     def _bag(self, arena: int, slot: int, round_: int, begin: int, count: int) -> Bag:
         start, size = self._slot(slot, round_)
@@ -291,7 +292,14 @@ class Layout:
         return self._placed(self._placed(bag, "index", index), "offsets", offsets)
 
     def _make_operations(self) -> None:
-        rounds, width, sizes, at = self._rounds, self._width, self._sizes, self._at
+        rounds, width = self._rounds, self._width
+        made: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        """By block: round, first row and rows of what is made."""
+        keys = np.flatnonzero(self._sizes)
+        for key, start, rows in zip(keys.tolist(), self._at[keys].tolist(), self._sizes[keys].tolist(), strict=True):
+            block, place = divmod(key, rounds * width)
+            round_, inner = divmod(place, width)
+            made.setdefault((block, inner), []).append((round_, start, rows))
         found: list[tuple[tuple[int, int, int, bool, int], Site, int, int, int]] = []
         for site in self.sites.sites:
             if site.kind in ("view", "absorbed", "pairs"):
@@ -302,14 +310,11 @@ class Layout:
                 self._whole(site, 0, 0)
             if not site.here:
                 continue
-            base = site.block[0] * rounds * width + site.block[1]
-            here = np.flatnonzero(sizes[base : base + rounds * width : width]).tolist()
-            for round_ in here:
-                key = base + round_ * width
-                start = int(at[key])
-                found.append((_order(site, round_), site, round_, start, start + int(sizes[key])))
+            here = made.get(site.block, ())
+            for round_, start, rows in here:
+                found.append((_order(site, round_), site, round_, start, start + rows))
             if here:
-                self._whole(site, int(at[base + here[0] * width]), found[-1][4])
+                self._whole(site, here[0][1], found[-1][4])
         found.sort(key=lambda one: one[0])
         seen: set[int] = set()
         for _, site, round_, start, stop in found:
@@ -356,7 +361,7 @@ class Layout:
         self.pool = pool
         if not again or not self.fixed or held != self._held:
             self.fixed = again
-            self.kernels = {}
+            self.kernels, self.tape = {}, None
             for arena in self.arenas:
                 arena.fixed, arena.pool = False, pool
                 arena.clear()
@@ -389,38 +394,41 @@ class Layout:
 
     def heard_by(self, instances: Collection[int], sites: Sequence[int]) -> int:
         """The number of messages of these instances that get a gradient at sites with parameters."""
-        given = [s.heard for n, s in zip(self.numbers, self._scores, strict=True) if n in instances]
-        return sum(int(heard[2, np.isin(heard[0], sites)].sum()) for heard in given)
+        return self._records.heard(np.flatnonzero(np.isin(self.numbers, list(instances))), sites)
 
     def messages_of(self, op: Operation, payload: Tensor | None, train: bool) -> Messages:
         """The messages of an operation, with their states."""
-        which = (op.site.number, op.round)
-        given = [(n, *s.states[which]) for n, s in zip(self.numbers, self._scores, strict=True) if which in s.states]
-        columns = np.concatenate([c for _, _, c, _ in given], axis=1)
-        columns[0] = np.repeat([n for n, _, _, _ in given], [c.shape[1] for _, _, c, _ in given])
-        counts = np.concatenate([rows for _, _, _, rows in given])
-        offsets = None if (counts == 1).all() else offsets_of(counts)
-        return Messages.trusted(payload, States.trusted(given[0][1], columns), offsets, train)
+        owners, values = self._told(op)
+        fields = self.sites.fields[op.site.number]
+        columns = values[: len(fields)].copy()
+        columns[0] = np.array(self.numbers)[owners]
+        return Messages.trusted(payload, States.trusted(fields, columns), self.offsets_of(op), train)
+
+    def _told(self, op: Operation) -> tuple[Ints, Ints]:
+        """Of each message of an operation whose node reads states: the place of its instance, and the values."""
+        return self._records.told(op.site.number, op.round)
 
     def offsets_of(self, op: Operation) -> Ints | None:
         """The row offsets of an operation's messages; None: one row each."""
+        if self._records.single:
+            return None
         which = (op.site.number, op.round)
         if which not in self._offsets:
-            counts = np.concatenate([s.states[which][2] for s in self._scores if which in s.states])
+            counts = self._told(op)[1][0]
             self._offsets[which] = None if (counts == 1).all() else offsets_of(counts)
         return self._offsets[which]
 
     def labels_of(self, op: Operation) -> Ints | None:
         """The offsets of labels, where they have other rows than predictions; None: one row each."""
-        which = (op.site.number, op.round)
-        given = [s.labels[which] for s in self._scores if which in s.labels]
-        return offsets_of(np.concatenate(given)) if given else None
+        if self._records.single:
+            return None
+        counts = self._told(op)[1][len(self.sites.fields[op.site.number]) :]
+        return offsets_of(counts[0]) if len(counts) else None
 
     def lengths_of(self, op: Operation) -> list[Lengths]:
         """For each port, the rows of each message that come to a module of whole messages. The same object for all
         modules and ports whose messages have equal lengths."""
-        which = (op.site.number, op.round)
-        counts = np.concatenate([s.labels[which] for s in self._scores if which in s.labels], axis=1)
+        counts = self._told(op)[1][len(self.sites.fields[op.site.number]) :]
         return [self._lengths.setdefault(row.tobytes(), Lengths(row)) for row in counts]
 
     def _whole(self, site: Site, start: int, stop: int) -> None:
@@ -480,17 +488,6 @@ def _order(site: Site, round_: int) -> tuple[int, int, int, bool, int]:
 def _digest(scores: Sequence[Score]) -> int:
     joined = hashlib.blake2b(b"".join([score.digest for score in scores]), digest_size=8).digest()
     return int.from_bytes(joined, "little") >> 1
-
-
-def _together(parts: Sequence[Column]) -> Column:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-
-def _bases(counts: Sequence[int]) -> Ints:
-    """The first row of each instance when the rows of all are numbered consecutively."""
-    sizes = np.array(counts)
-    bases: Ints = np.cumsum(sizes) - sizes
-    return bases
 
 
 def _sorted(key: Ints, keys: int) -> Ints:

@@ -28,7 +28,7 @@ class Lot:
     """Instances by number, of one stream."""
 
     def __init__(
-        self, sites: Sites, ends: Mapping[str, End], instances: Mapping[int, Instance], train: bool, stream: object
+        self, sites: Sites, ends: Mapping[str, End], instances: Mapping[int, Instance], train: bool, stream: int | None
     ) -> None:
         """``ends``: where each input of the graph leads. Lots of one ``stream`` may be computed together."""
         self.sites, self.ends, self.instances, self.train, self.stream = sites, ends, instances, train, stream
@@ -90,6 +90,17 @@ class Lot:
         merged.missing = self.missing
         return merged
 
+    def followed_by(self, instances: Sequence[Instance]) -> Lot:
+        """This lot and instances that are not pumped yet, under numbers that nobody has: good for a rehearsal only."""
+        start = 1 + max(self.numbers)
+        more = dict(enumerate(instances, start))
+        return Lot(self.sites, self.ends, {**self.instances, **more}, self.train, self.stream)
+
+    def apart_of(self, instances: Sequence[Instance]) -> list[Lot]:
+        """Lots of instances of the same stream that are not pumped yet, under numbers that nobody has."""
+        start = 1 + max(self.numbers)
+        return Lot(self.sites, self.ends, dict(enumerate(instances, start)), self.train, self.stream).apart()
+
     # -- what is in it
 
     def digests(self) -> list[bytes]:
@@ -119,13 +130,26 @@ class Lot:
             assert payload is not None
             yield site.number, payload
 
-    def messages(self) -> Pumpings:
-        """The messages to be pumped."""
+    def pieces(self) -> dict[int, list[Tensor]] | None:
+        """By number of the input's site: the payload of each instance. None where they are not alike."""
+        instances = list(self.instances.values())
+        kind = instances[0].kind()
+        if any(one.kind() is not kind and one.kind() != kind for one in instances):
+            return None
+        out: dict[int, list[Tensor]] = {}
+        for name, end in self.ends.items():
+            some = [p for one in instances if name in one.feeds and (p := one.feeds[name].payload) is not None]
+            if some:
+                out[self.sites.pumped_at(end).number] = some
+        return out
+
+    def messages(self, bare: bool = False) -> Pumpings:
+        """The messages to be pumped; ``bare``: without payloads."""
         out: Pumpings = []
         for name, end in self.ends.items():
             given = [(n, i.feeds[name]) for n, i in self.instances.items() if name in i.feeds and len(i.feeds[name])]
             try:
-                out += [(end, m) for m in merge_feeds([n for n, _ in given], [f for _, f in given], self.train)]
+                out += [(end, m) for m in merge_feeds([n for n, _ in given], [f for _, f in given], self.train, bare)]
             except AmpnetError as error:
                 raise DataError(f"input '{name}', {_odd_one(given)}: {error}") from error
         return out

@@ -3,6 +3,7 @@
     [1] digest      instances of equal states and structure have one digest, and so one score
     [2] rehearse    those whose score is not known go through the graph on their states alone
     [3] lay out     the scores of a wave are combined: arenas, operations, the rows that each of them reads
+    [4] ahead       on a device, [1] to [3] of the next wave are done while the device still computes this one
 
 A score holds for every instance of its digest, unless a node reads the number of an instance: copies of nodes that are
 chosen by it read its remainder modulo the number of copies, so that remainder is part of the digest; a user's function
@@ -33,7 +34,8 @@ from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Layout
 from ampnet.plan.lot import Lot
 from ampnet.plan.rehearse import Rehearsal, Step
-from ampnet.plan.score import Score, relinked, scores
+from ampnet.plan.score import Score
+from ampnet.plan.scoring import relinked, scores
 from ampnet.plan.sites import Site, Sites
 from ampnet.plan.team import Team
 from ampnet.state import States
@@ -62,6 +64,11 @@ class Planner:
         """Called regularly while planning: a heartbeat."""
         self.choices = True
         """Whether the Linears of a choice may be computed in one operation."""
+        self.look: Callable[[int, int], Sequence[Instance]] = lambda stream, most: ()
+        """Returns instances of a stream that are not pumped yet, as many as asked for at most. They are planned
+        together with those that are."""
+        self._hidden: int | None = None
+        """The stream that is not looked ahead in, because an instance to come cannot be rehearsed."""
         self.rehearsed = 0
         """Instances rehearsed so far."""
         functions = [f for node in nodes.values() for f in node.state_functions().values()]
@@ -75,12 +82,18 @@ class Planner:
         self._loose: dict[bytes, list[str]] = {}
         """By digest: what still waits at the end of instances that can never complete."""
         self._layouts: OrderedDict[tuple[object, ...], list[Layout]] = OrderedDict()
+        self._prepared: Layout | None = None
+        """The layout of the wave that is expected next."""
+        self.used_ahead = 0
+        """Layouts that were made ahead and used."""
         self._kept = self._unused = 0
         self._keeps = True
         self._trains = [
             node for name, node in nodes.items() if isinstance(node, Parameterised) and team.hosts[name] == here
         ]
         self._weights = self._look_at_weights()
+        self.ahead = self.device().type != "cpu"
+        """Whether waves are planned ahead (`prepare`): only where this processor is idle while a device computes."""
         solid = [site for site in self.sites.sites if site.makes_rows]
         self._moved = [any(not s.still for s in solid if s.arena == arena) for arena in range(self.sites.arenas)]
 
@@ -115,6 +128,7 @@ class Planner:
         if self.sites.signature() == other.sites.signature():
             self._scores, self._bytes = other._scores.copy(), other._bytes
             self.sites.linked |= other.sites.linked
+            self.sites.fields |= other.sites.fields
             self._by_number = other._by_number
 
     def _find(self, lot: Lot, behind: Sequence[Lot]) -> list[Score]:
@@ -125,22 +139,41 @@ class Planner:
             known = {d: self._scores[d] for d in digests if d in self._scores}
             missing = {d: i for i, d in enumerate(digests) if d not in known}
             if missing:
-                known |= self._rehearse_with(lot, missing, [] if self._by_turns else behind)
+                known |= self._rehearse(lot, missing) if self._by_turns else self._rehearse_more(lot, missing, behind)
             if self._by_number == by_number:
                 return self._linked(digests, known)
 
-    def _rehearse_with(self, lot: Lot, missing: Mapping[bytes, int], behind: Sequence[Lot]) -> dict[bytes, Score]:
-        if behind:
-            more = lot.merge([lot, *behind])
-            new = {d: i for i, d in enumerate(self._digests(more)) if d not in self._scores}
-            some = itertools.islice(new.items(), max(_AHEAD, len(missing)))  # those of the lot come first
+    def _rehearse_more(self, lot: Lot, missing: Mapping[bytes, int], behind: Sequence[Lot]) -> dict[bytes, Score]:
+        """Rehearse what is missing together with instances that are staged, or not even pumped."""
+        more = lot.merge([lot, *behind]) if behind else lot
+        new = {d: i for i, d in enumerate(self._digests(more)) if d not in self._scores}
+        room = _AHEAD - len(new)
+        coming = self._look(lot, room) if room > 0 else []
+        if coming:
+            first = len(more.numbers)
+            more = more.followed_by(coming)
+            new |= {one.digest(): first + i for i, one in enumerate(coming)}
+        if len(new) > len(missing):
+            some = dict(itertools.islice(new.items(), max(_AHEAD, len(missing))))  # those of the lot come first
             try:
-                found = self._rehearse(more, dict(some))
-            except AmpnetError:
-                pass  # it may be one of those behind, which is met again, and named, in its own wave
+                found = self._rehearse(more, some)
+            except AmpnetError:  # it may be one of those behind, which is met again, and named, in its own wave
+                self._hidden = lot.stream
             else:
                 return {digest: found[digest] for digest in missing if digest in found}
         return self._rehearse(lot, missing)
+
+    def _look(self, lot: Lot, most: int) -> list[Instance]:
+        """Instances of the lot's stream that are not pumped yet and whose score is not known, one of each kind. None
+        where a score depends on the number of an instance, or a payload is missing."""
+        if lot.stream is None or lot.stream == self._hidden or not self.by_states or lot.missing:
+            return []
+        found: dict[bytes, Instance] = {}
+        for one in self.look(lot.stream, most):
+            if one.complete and one.digest() not in self._scores:
+                found.setdefault(one.digest(), one)
+        own = set(lot.digests())
+        return [one for digest, one in found.items() if digest not in own]
 
     def _rehearse(self, lot: Lot, missing: Mapping[bytes, int]) -> dict[bytes, Score]:
         some = lot.at(list(missing.values()))
@@ -154,6 +187,7 @@ class Planner:
             self._by_number = True
             self._scores.clear()
             self._layouts.clear()
+            self._prepared = None
             self._loose.clear()
             self._bytes = self._kept = 0
             return {}
@@ -188,7 +222,7 @@ class Planner:
         rehearsal = Rehearsal(self.sites, self.beat)
         with lot.shelved(self.shelf):
             try:
-                rehearsal.run(lot.messages())
+                rehearsal.run(lot.messages(bare=True))
                 nodes = self.sites.nodes.items()
                 waits = [f"node '{name}': {line}" for name, node in nodes for line in node.waits()]
             finally:
@@ -210,17 +244,22 @@ class Planner:
     def layout(self, lot: Lot, behind: Sequence[Lot], pools: list[Pool]) -> Layout:
         """A layout for these instances, exclusive until `give_back`, with a memory pool: a new one, or one of
         ``pools``, which it is taken from."""
-        key = self._key(lot) if self._keeps and not self._by_turns else ()
+        key = self._key(lot) if (self._keeps or self._prepared) and not self._by_turns else ()
         if self._loose and lot.train:
             waits = [line for digest in self._digests(lot) for line in self._loose.get(digest, ())]
             if waits:
                 raise StallError(lot.numbers, waits)
         self._check_weights()
         layout, again = self._take_kept(key, pools), True
+        prepared, self._prepared = self._prepared, None
         if layout is None:
-            found, again = self._find(lot, behind), key in self._layouts
-            layout = Layout(self.sites, self._moved, found, Pool(), self.device(), self.choices)
-            layout.key = self._key(lot) if key else ()
+            if prepared is not None and prepared.key == key:
+                self.used_ahead += 1
+                layout = prepared
+            else:
+                layout = self._made(self._find(lot, behind))
+            again = key in self._layouts
+            layout.key = self._key(lot) if key and self._keeps else ()
             self._unused += 1
         # That of its last passage may be in use by another.
         pool = layout.pool if layout.pool in pools else pools[-1] if pools else Pool()
@@ -229,6 +268,30 @@ class Planner:
         layout.numbers = lot.numbers
         layout.use(pool, again)
         return layout
+
+    def prepare(self, lot: Lot, behind: Sequence[Lot] = ()) -> None:
+        """Make the layout of a lot that is expected next. It is used if that is what comes, and dropped if not, so
+        nothing depends on it. An instance that cannot be planned is named in its own wave."""
+        if self._by_turns:
+            return
+        key = self._key(lot)
+        if key in self._layouts or (self._prepared is not None and self._prepared.key == key):
+            return
+        try:
+            found = self._find(lot, behind)
+        except AmpnetError:
+            return
+        self._check_weights()
+        self._prepared = self._made(found)
+        self._prepared.key = self._key(lot)
+
+    @property
+    def by_states(self) -> bool:
+        """Whether scores depend on states and structure alone, so that they can be made before numbers are given."""
+        return not (self._by_turns or self._by_number or self._modulus > 1)
+
+    def _made(self, scores: Sequence[Score]) -> Layout:
+        return Layout(self.sites, self._moved, scores, Pool(), self.device(), self.choices)
 
     def _take_kept(self, key: tuple[object, ...], pools: Sequence[Pool]) -> Layout | None:
         """A kept layout: one whose own memory is free. Another one only where there is no room to keep more of them:
@@ -268,6 +331,7 @@ class Planner:
         """Drop all cached layouts, after an error: their memory may be half written."""
         self._layouts.clear()
         self._kept = 0
+        self._hidden = self._prepared = None
 
     def _look_at_weights(self) -> list[tuple[Parameterised, list[torch.Tensor]]]:
         return [(node, node.updater.weights) for node in self._trains]
@@ -276,7 +340,7 @@ class Planner:
         """Drop cached layouts if parameters were moved or cast: their fixed tensors are no longer valid."""
         if any(node.updater.weights is not weights for node, weights in self._weights):
             self.forget_layouts()
-            self._weights = self._look_at_weights()
+            self._weights, self.ahead = self._look_at_weights(), self.device().type != "cpu"
 
     def device(self) -> torch.device:
         """The device of the parameters."""

@@ -9,7 +9,7 @@ numbers that came in and gives new ones to what comes out:
 
 A loop is served round by round, every port taking all that waits, so an instance is always at the same node in the same
 round, whatever it is rehearsed with. So the record of one instance can be combined later with what was
-noted of others (`ampnet.plan.score`).
+noted of others (`ampnet.plan.scoring`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ampnet.message import Messages
 from ampnet.nodes.concat import Concat
 from ampnet.nodes.culprit import culprit
 from ampnet.nodes.loss import Loss
-from ampnet.nodes.node import Report
+from ampnet.nodes.node import Outputs, Report
 from ampnet.nodes.reduce import Reduce
 from ampnet.nodes.result import Result
 from ampnet.nodes.rows import Rows
@@ -72,7 +72,7 @@ class Rehearsal:
     def run(self, pumped: Sequence[tuple[End, Messages]]) -> None:
         """``pumped``: the messages of all inputs and the ports they go to."""
         for end, messages in pumped:
-            self._arrive(end, self._note(self.sites.pumped_at(end), [], None, messages))
+            self._arrive((end.node, end.port), self._note(self.sites.pumped_at(end), [], None, messages))
         for loop in self.sites.order:
             self._round = 0
             while any(port in self._waiting for port in loop):
@@ -83,12 +83,12 @@ class Rehearsal:
                         self._serve_named(port, waiting)
                 self._round += 1
 
-    def _arrive(self, end: End, messages: Messages) -> None:
+    def _arrive(self, port: tuple[str, int], messages: Messages) -> None:
         if len(messages):
-            self._waiting.setdefault((end.node, end.port), []).append(messages)
+            self._waiting.setdefault(port, []).append(messages)
 
     def _send(self, node: str, port: int, messages: Messages) -> None:
-        self._arrive(self.sites.wiring.forward[End(node, port)], messages)
+        self._arrive(self.sites.leads[node, port], messages)
 
     def _serve_named(self, port: tuple[str, int], waiting: Sequence[Messages]) -> None:
         """Serve a port; an exception is raised with node and states."""
@@ -104,24 +104,23 @@ class Rehearsal:
         name, number = port
         node = self.sites.nodes[name]
         if node.role == "route":
-            left = [_numbers(messages.payload)[:0]]
-            for output in node.forward(number, messages):
+            outputs = node.forward(number, messages)
+            for output in outputs:
                 assert not isinstance(output, Report)
                 self._send(name, output[1], output[2])
-                left.append(_numbers(output[2].payload))
             if node.fans_out:
-                self.childless.append(np.setdiff1d(_numbers(messages.payload), np.concatenate(left)))
+                self._find_childless(_numbers(messages.payload), outputs)
             return
         if isinstance(node, Loss):
             for joined in node.join.arrive(number, messages):
                 batch = Messages.trusted(None, joined.states(0), joined.offsets(0), False)
                 sources = [_numbers(p) for p in joined.payloads]
-                self._note(self.sites.at[End(name, 0)], sources, joined.offsets(1), batch)
+                self._note(self.sites.made_at[name, 0], sources, joined.offsets(1), batch)
         elif isinstance(node, Result):
-            self._note(self.sites.at[End(name, 0)], [_numbers(messages.payload)], None, messages)
+            self._note(self.sites.made_at[name, 0], [_numbers(messages.payload)], None, messages)
         elif isinstance(node, Parameterised):
             for arrived in node.arrive(number, messages):
-                site, sources = self.sites.at[End(name, arrived.site)], [_numbers(p) for p in arrived.payloads]
+                site, sources = self.sites.made_at[name, arrived.site], [_numbers(p) for p in arrived.payloads]
                 counts = arrived.counts() if site.whole_messages else None
                 self._send(name, arrived.site, self._note(site, sources, counts, arrived.leaving(None)))
         elif isinstance(node, Concat | Rows) and node.join is not None:
@@ -129,18 +128,29 @@ class Rehearsal:
                 states = node.states_of(joined)
                 batch = Messages.trusted(None, states, joined.last.offsets, False)
                 sources = [_numbers(p) for p in joined.payloads]
-                self._send(name, 0, self._note(self.sites.at[End(name, 0)], sources, None, batch))
+                self._send(name, 0, self._note(self.sites.made_at[name, 0], sources, None, batch))
         elif isinstance(node, Reduce):
             self._reduce(name, node, messages)
         else:
             for out in node.leads_to(number):
-                site = self.sites.at[End(name, out)]
+                site = self.sites.made_at[name, out]
                 self._send(name, out, self._note(site, [_numbers(messages.payload)], None, messages))
+
+    def _find_childless(self, numbers: Ints, outputs: Outputs) -> None:
+        """Note the rows of which no child was sent."""
+        left = np.zeros(self.rows, dtype=bool)
+        left[numbers] = True
+        for output in outputs:
+            assert not isinstance(output, Report)
+            left[_numbers(output[2].payload)] = False
+        childless = np.flatnonzero(left[numbers])
+        if len(childless):
+            self.childless.append(numbers[childless])
 
     def _reduce(self, name: str, node: Reduce, messages: Messages) -> None:
         numbers, counts = _numbers(messages.payload), messages.row_counts()
         single = Messages.trusted(None, messages.states, None, False)
-        site = self.sites.at[End(name, 0)]
+        site = self.sites.made_at[name, 0]
         if node.how != "beside":
             self._send(name, 0, self._note(site, [numbers], counts, single))
             return

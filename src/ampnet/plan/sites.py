@@ -102,6 +102,8 @@ class Site:
     """Of each slot: whether all that it reads is made before the site's first round."""
     choice: int | None = None
     """Which choice the Linear is one of: all of them are computed in one operation (`ampnet.wave.kernels.choice`)."""
+    _whole: bool | None = None
+    """Cached result of `whole_messages`."""
     block: tuple[int, int] = (0, 0)
     """(block, place in it): blocks lie one after the other in the arena, round by round, in the order of places."""
 
@@ -122,8 +124,10 @@ class Site:
     @property
     def whole_messages(self) -> bool:
         """Whether a row is made of all rows of its message (`ampnet.nodes.module`)."""
-        face = self.face
-        return isinstance(face, Module) and face.body.grouped
+        if self._whole is None:
+            face = self.face
+            self._whole = isinstance(face, Module) and face.body.grouped
+        return self._whole
 
     @property
     def makes_rows(self) -> bool:
@@ -160,6 +164,10 @@ class Sites:
         for site in self.sites:
             for port in self._ports(site):
                 self._read[site.name, port] = self._sources(End(site.name, port))
+        self.made_at = {(end.node, end.port): site for end, site in self.at.items()}
+        """The site of each output port, by node and number."""
+        self.leads = {(end.node, end.port): (to.node, to.port) for end, to in wiring.forward.items()}
+        """The input port that each output port leads to, by node and number."""
         self._find_views()
         self._find_mixtures()
         self._find_choices()
@@ -428,6 +436,8 @@ class Sites:
         self.blocks = 0
         self.memo: dict[object, object] = {}
         """A cache for kernels: facts about sites that hold for every wave."""
+        self.fields: dict[int, tuple[str, ...]] = {}
+        """By number, of sites whose node reads states: the state fields of their messages."""
         self.linked: set[int] = set()
         """Slots that read rows that are not contiguous."""
         self.slots: list[Site] = []

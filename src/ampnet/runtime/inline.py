@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,8 @@ class Inline(Runtime):
             if engine.waves
             else None
         )
+        if self.player is not None:
+            self.player.planner.look = self.controller.look
         self.worker = (
             None
             if engine.waves
@@ -186,6 +188,8 @@ class Inline(Runtime):
             self.worker.forget(instances)
 
     def _flush(self) -> None:
+        if self.player is not None:
+            self.player.settle_late()
         updates = self._updates
         updates.flush()
         while updates.pass_token():
@@ -197,6 +201,8 @@ class Inline(Runtime):
         return self._messages.updates if self.player is None else self.player.updates
 
     def _states(self) -> dict[str, UpdaterState]:
+        if self.player is not None:
+            self.player.settle_late()
         nodes = self.graph.parameterised().items()
         return {name: state_of(node.updater, weights=False) for name, node in nodes}
 
@@ -271,7 +277,12 @@ class Inline(Runtime):
         inner = self._predicting.player if isinstance(self._predicting, Inline) else None
         players = [player] if inner is None else [player, inner]
         waves, instances = sum(p.waves for p in players), sum(p.instances for p in players)
-        return self._stats(waves, instances, max(p.most for p in players))
+        ahead = sum(planner.used_ahead for p in players for planner in p.planners)
+        stats = replace(self._stats(waves, instances, max(p.most for p in players)), ahead=ahead)
+        graphs = player.captured
+        if graphs is None:
+            return stats
+        return replace(stats, captured=graphs.replayed, uncaptured=graphs.reason or graphs.odd)
 
     def _predictor(self, graph: Graph) -> Runtime:
         made = self._predicting

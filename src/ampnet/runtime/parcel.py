@@ -19,6 +19,7 @@ from torch import Tensor
 from ampnet.errors import AmpnetError, DataError, TransportError
 from ampnet.graph import Graph
 from ampnet.instance import Feed, Instance, merge_feeds
+from ampnet.narrow import narrow
 from ampnet.runtime.cutting import Sort
 from ampnet.runtime.known import Known
 from ampnet.runtime.protocol import Kind
@@ -68,15 +69,14 @@ def _pack_input(name: str, instances: Mapping[int, Instance], train: bool, array
 
 def _pack_structures(structures: Mapping[int, Structure], arrays: dict[str, Any]) -> list[str]:
     """Returns the names of their arrays."""
-    names = list(next(iter(structures.values())).arrays)
-    for number, one in structures.items():
-        if list(one.arrays) != names:
-            raise DataError(
-                f"instance {number} has structures ({', '.join(one.arrays)}), others have ({', '.join(names)})"
-            )
+    given = {number: one.arrays for number, one in structures.items()}
+    names = list(next(iter(given.values())))
+    for number, one in given.items():
+        if list(one) != names:
+            raise DataError(f"instance {number} has structures ({', '.join(one)}), others have ({', '.join(names)})")
     arrays["structured"] = np.fromiter(structures, dtype=np.int64, count=len(structures))
     for i, name in enumerate(names):
-        pieces = [one.arrays[name] for one in structures.values()]
+        pieces = [one[name] for one in given.values()]
         arrays[f"sizes {i}"] = np.array([len(piece) for piece in pieces], dtype=np.int64)
         arrays[f"structure {i}"] = np.concatenate(pieces)
     return names
@@ -124,7 +124,7 @@ def _unpack_input(note: Note, name: str, fields: tuple[str, ...], feeds: Mapping
             first, last = int(offsets[a]), int(offsets[b])
             starts = _short(starts)
         rows = None if payload is None else payload[first:last]
-        feeds[int(owners[a])][name] = Feed(rows, fields, columns[:, a:b], starts)
+        feeds[int(owners[a])][name] = Feed(rows, fields, narrow(columns[:, a:b]), starts)
 
 
 def _short(starts: Ints) -> Ints | None:
@@ -136,9 +136,9 @@ def _unpack_structures(note: Note) -> dict[int, Structure]:
     names = note.data.get("structures")
     if not names:
         return {}
-    out = {n: Structure() for n in np.asarray(note.arrays["structured"]).tolist()}
+    out: dict[int, dict[str, Ints]] = {n: {} for n in np.asarray(note.arrays["structured"]).tolist()}
     for i, name in enumerate(names):
         cuts = np.cumsum(np.asarray(note.arrays[f"sizes {i}"]))[:-1]
         for one, piece in zip(out.values(), np.split(np.asarray(note.arrays[f"structure {i}"]), cuts), strict=True):
-            one.arrays[name] = piece
-    return out
+            one[name] = piece
+    return {n: Structure(**arrays) for n, arrays in out.items()}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from ampnet import native
 from ampnet._version import __version__
 from ampnet.controller import Controller, Progress
 from ampnet.errors import AmpnetError, GraphError, a
@@ -101,6 +102,8 @@ class Runtime:
             "versions": {"ampnet": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
         self._wiring = graph.validate()
+        if self._on_cpu():  # before workers are forked, so that only one process compiles them
+            native.state()
         graph.runtime = weakref.ref(self)
         self.settings["updates"] = adopt(graph, update, dict(updates or {}))
         self._equal = True
@@ -144,7 +147,11 @@ class Runtime:
         seconds = self._ran + (time.perf_counter() - self._began if self._inside else 0.0)
         seconds += 0.0 if self._predicting is None else self._predicting._ran
         shares = tuple(min(1.0, one / seconds) if seconds > 0 else 0.0 for one in busy)
-        return RunStats(self.engine.name, self.engine.reason, waves, instances, in_flight, shares)
+        kernels = native.state().text if self._on_cpu() else ""
+        return RunStats(self.engine.name, self.engine.reason, waves, instances, in_flight, shares, kernels=kernels)
+
+    def _on_cpu(self) -> bool:
+        return all(w.is_cpu for node in self.graph.parameterised().values() for w in node.updater.weights)
 
     def stats(self) -> RunStats:
         """Returns the engine, and the number of waves it has played."""
