@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
         for workload, rows in chosen:
             kept &= not rows or measure(workload, rows, args, console)
     if args.what == "growth" or everything:
-        growth.run(args.out, args.seconds_a_point, console, print_json=args.json)
+        curves = growth.run(args.out, args.seconds_a_point, console, print_json=args.json)
+        kept &= all(curve.kept is not False for curve in curves)
     if args.what == "parts" or everything:
         kept &= parts.run(args.out, args.seconds, args.repeats or REPEATS, None if everything else args.rows)
     return 0 if kept else 1
@@ -94,8 +95,9 @@ def _plain(row: str, args: argparse.Namespace) -> str:
 
 def _compare(workload: Workload, rows: Sequence[Row], args: argparse.Namespace, console: Console) -> bool:
     settings, repeats = settings_of(args), args.repeats or REPEATS
-    cores = sorted({row.cores for row in rows})
-    peaks = [gemm_row(n, replace(settings, to_target=False)) for n in cores]
+    counts = {row.cores for row in rows}
+    ends = sorted({min(counts), max(counts)})  # between them the peak is not measured: a turn of its own takes time
+    peaks = [gemm_row(n, replace(settings, to_target=False)) for n in ends]
     with _told(workload, repeats, console) as tell:
         every = rounds([*peaks, *rows], repeats, settings.seconds, tell)
     base = _plain(args.base or workload.base, args)

@@ -130,6 +130,10 @@ class OurRuntime(Contender):
         # As peers have their batches collated beforehand, in each process.
         self.runtime.rehearse(one for part in (self._train, self._valid) for batch in part for one in batch)
 
+    def instances_of(self, place: int) -> list[Instance]:
+        """Those of a training batch."""
+        return self._train[place]
+
     def train(self, batches: Iterable[int]) -> Part:
         return self._part(self.runtime.train(one for place in batches for one in self._train[place]))
 

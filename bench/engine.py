@@ -27,6 +27,7 @@ import torch
 
 from ampnet.events import LogWriter, PerfettoWriter
 from bench.contender import OurRuntime, lasting
+from bench.machine import describe
 from bench.workload import Wanted, Workload
 from bench.workloads import BY_NAME
 
@@ -107,7 +108,7 @@ def main() -> None:
         for row, one in found[name].items():
             print(f"{name:16} {row:20} {one['records a second']:10,.0f}/s {one['ratio']:6.2f}", flush=True)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        given.json.write_text(json.dumps({"machine": describe(), **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
     in flight     permuted layers         more instances share a call, so each takes less time, until calls are full
     hidden size   list reduction          products grow with the square, all else with the size or not at all
     tree depth    Tree-LSTM on chains     linear: one cell a level, and levels cannot be batched within a tree
+    tree nodes    Tree-LSTM, any shape    linear, up to 10,001 nodes
     graph nodes   gated graph network     at most linear: nodes of a step are batched
+    rows          list reduction          epochs of up to ten million: the time of a record stays as it is
     workers       list reduction          one replica each, weights shared: 1 / workers, as far as there are cores
 
 Every panel has the slope of a line fitted in the logarithms: 1 is linear, 0 is no growth, -1 is half for twice as many.
+Where a bound is known, the slope between the two largest sizes is checked against it.
 """
 
 from __future__ import annotations
@@ -36,6 +39,10 @@ from bench.machine import describe
 
 Made = tuple[Runtime, list[Instance]]
 ADAM = partial(torch.optim.Adam, lr=1e-4, fused=True)
+BUCKET = 1_000
+"""Sequences of an instance, in epochs of many."""
+SLACK = 0.15
+"""Of a slope, for other users of the machine."""
 ACROSS = 3
 """Charts side by side."""
 
@@ -51,6 +58,10 @@ class Panel:
     make: Callable[[int], Made]
     wanted: str
     """What is expected of the slope, in words."""
+    most: float | None = None
+    """The slope between the two largest sizes is at most this; None: no bound."""
+    whole: bool = False
+    """Whether the size is the number of records of an epoch, which is timed as a whole, by record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,12 @@ class Curve:
     """Of the whole curve, in the logarithms."""
     last: float
     """Between the two largest sizes."""
+    most: float | None = None
+    """The bound of ``last``; None: none."""
+    kept: bool | None = None
+    """Whether the bound was kept."""
+    mib: tuple[float, ...] = ()
+    """Resident memory after each size: what this process has in use."""
 
 
 def in_flight(size: int) -> Made:
@@ -102,6 +119,33 @@ def _chain(depth: int) -> Tree:
     return Tree(parents, leaves={"word": words}, label=labels)
 
 
+def tree_nodes(size: int) -> Made:
+    torch.manual_seed(0)
+    made = [_drawn(size, seed) for seed in range(5)]
+    graph = compile(TreeLstm(100, 64, 64), made[0])
+    update = Update(ADAM, 5, "instances")
+    runtime = Inline(graph, update=update, max_active_keys=5, enough_rows=None)
+    return runtime, [graph.instance(tree) for tree in made]
+
+
+def _drawn(nodes: int, seed: int) -> Tree:
+    """A binary tree with so many nodes: neighbours are joined in a drawn order until one is left."""
+    rng, leaves = np.random.default_rng(seed), (nodes + 1) // 2
+    parents, open_ = np.full(2 * leaves - 1, -1), list(range(leaves))
+    for branch in range(leaves, 2 * leaves - 1):
+        at = int(rng.integers(len(open_) - 1))
+        parents[open_[at : at + 2]] = branch
+        open_[at : at + 2] = [branch]
+    return Tree(parents, leaves={"word": torch.arange(leaves) % 100}, label=torch.arange(2 * leaves - 1) % 5)
+
+
+def epoch_rows(size: int) -> Made:
+    graph = list_reduction.build(32)
+    made = list(list_reduction.instances(graph, generate(100 * BUCKET, 0), BUCKET, np.random.default_rng(0)))
+    whole = [one for one in made if one.records == BUCKET]
+    return Inline(graph, update=Update(ADAM, 1, "instances"), max_active_keys=1), whole
+
+
 def graph_nodes(size: int) -> Made:
     torch.manual_seed(0)
     records = list(generated.deductions(40, 0, nodes=size, hidden=16))
@@ -123,20 +167,41 @@ def panels(cores: int) -> list[Panel]:
     counts = tuple(n for n in (1, 2, 4, 8, 16) if n <= cores)
     return [
         Panel("instances in flight", "permuted layers, 128 wide", (1, 4, 16, 64, 256), in_flight, "falls, then flat"),
-        Panel("hidden size", "list reduction, buckets of 100", (32, 64, 128, 256, 512), hidden, "at most 2"),
-        Panel("depth of tree", "Tree-LSTM, hidden 64", (4, 8, 16, 32, 64), tree_depth, "1: linear"),
-        Panel("number of nodes", "gated graph network, hidden 16", (16, 32, 64, 128, 256), graph_nodes, "at most 1"),
+        Panel(
+            "hidden size", "list reduction, buckets of 100", (32, 64, 128, 256, 512), hidden, "at most 2", 2.0 + SLACK
+        ),
+        Panel("depth of tree", "Tree-LSTM, hidden 64", (8, 32, 128, 512, 5000), tree_depth, "1: linear", 1 + SLACK),
+        Panel("nodes of a tree", "Tree-LSTM, hidden 64", (101, 1_001, 10_001), tree_nodes, "1: linear", 1 + SLACK),
+        Panel(
+            "number of nodes",
+            "graph network, hidden 16",
+            (16, 64, 256, 1024),
+            graph_nodes,
+            "at most 1",
+            1 + SLACK,
+        ),
+        Panel(
+            "records of an epoch",
+            f"list reduction, hidden 32, buckets of {BUCKET:,}",
+            (10**5, 10**6, 10**7),
+            epoch_rows,
+            "0: an epoch is linear",
+            SLACK,
+            whole=True,
+        ),
         Panel("workers", f"list reduction, a replica each, {cores} cores", counts, workers, "-1: all cores used"),
     ]
 
 
 def measure(panel: Panel, seconds: float) -> Curve:
     """Time each size."""
-    found = []
+    found, mib = [], []
     for size in panel.sizes:
         runtime, made = panel.make(size)
         with runtime:
-            found.append(per_instance(runtime, made, seconds))
+            found.append(per_record(runtime, made, size) if panel.whole else per_instance(runtime, made, seconds))
+            mib.append(resident())
+    last = slope(panel.sizes[-2:], found[-2:])
     return Curve(
         panel.name,
         panel.on,
@@ -144,8 +209,30 @@ def measure(panel: Panel, seconds: float) -> Curve:
         panel.sizes,
         tuple(found),
         slope(panel.sizes, found),
-        slope(panel.sizes[-2:], found[-2:]),
+        last,
+        panel.most,
+        None if panel.most is None or len(panel.sizes) < 2 else last <= panel.most,
+        tuple(mib),
     )
+
+
+def per_record(runtime: Runtime, made: Sequence[Instance], records: int) -> float:
+    """Seconds of a record in an epoch of so many, whose instances are handed over one after the other."""
+    runtime.train(made)
+    of_one = made[0].records
+    began = time.perf_counter()
+    stats = runtime.train(itertools.islice(itertools.cycle(made), records // of_one))
+    assert stats.records == records // of_one * of_one
+    return (time.perf_counter() - began) / stats.records
+
+
+def resident() -> float:
+    """MiB of memory that this process has in use; nan where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return float("nan")
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 def per_instance(runtime: Runtime, made: Sequence[Instance], seconds: float) -> float:
@@ -172,8 +259,10 @@ def run(folder: Path, seconds: float, console: Console, *, print_json: bool = Fa
         with Console(stderr=True).status(f"growth: {panel.name}"):
             curves.append(measure(panel, seconds))
         curve = curves[-1]
-        times = ", ".join(f"{n}: {1e3 * t:.2f}" for n, t in zip(curve.sizes, curve.seconds, strict=True))
-        text = f"{curve.name:20} slope {curve.slope:5.2f} ({curve.wanted}); ms by size {times}; {curve.on}"
+        times = ", ".join(f"{n}: {1e3 * t:.4g}" for n, t in zip(curve.sizes, curve.seconds, strict=True))
+        mark = "    " if curve.kept is None else "ok  " if curve.kept else "MISS"
+        ends = f"{curve.slope:5.2f}, at the end {curve.last:5.2f} ({curve.wanted})"
+        text = f"{mark}  {curve.name:20} slope {ends}; ms by size {times}; {curve.on}"
         console.print(text, highlight=False, soft_wrap=True)
     found: dict[str, Any] = {"curves": [asdict(curve) for curve in curves], "machine": describe()}
     write_json(folder / "growth.json", found)

@@ -34,6 +34,7 @@ from ampnet.placement.expect import FLIGHT
 from ampnet.placement.units import around
 from ampnet.placement.ways import Way, Ways, best
 from ampnet.runtime.runtime import Runtime
+from bench.machine import describe
 from bench.replicas import sequences, trees
 
 Made = tuple[Compiled, list[Instance]]
@@ -156,7 +157,7 @@ def main() -> None:
     torch.set_num_threads(1)
     found = {name: run(name, given.workers, given.seconds, given.flight, given.whole) for name in given.names}
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        given.json.write_text(json.dumps({"machine": describe(), **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

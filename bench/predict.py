@@ -26,6 +26,7 @@ from ampnet.data.generated import molecules, trees
 from ampnet.data.list_reduction import generate
 from ampnet.lang import Compiled, each, fold_tree, loss
 from ampnet.models import Qm9, TreeLstm, list_reduction
+from bench.machine import describe
 
 
 class Tutorial(Model):
@@ -125,7 +126,7 @@ def main() -> None:
             ratio = f"{found[name]['ratio'][kind]:6.2f}" if row.startswith("predict") else ""
             print(f"{name:16} {row:20} {speed:10,.0f}/s {ratio}", flush=True)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        given.json.write_text(json.dumps({"machine": describe(), **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 from bench.machine import describe
 from bench.rounds import Turns
 from bench.rows import Settings
+from bench.standing import Standing, standings
 from bench.workload import Workload
 
 
@@ -71,6 +72,8 @@ class Result:
     peak: Mapping[str, float]
     """By the number of threads: GFLOP/s of the fastest matrix product."""
     checks: Sequence[Check]
+    standing: Sequence[Standing]
+    """Ours beside others on the same cores."""
     settings: Mapping[str, Any]
     machine: Mapping[str, Any]
 
@@ -91,8 +94,20 @@ def result_of(
     told = {**asdict(settings), "repeats": repeats, "batch": workload.batch}
     told["data_dir"] = None  # where somebody keeps data is nobody's business
     checks = _checks(workload, fastest)
+    stand = standings([asdict(line) for line in lines], settings.device)
     return Result(
-        workload.name, workload.about, workload.unit, base, lines, skipped, failed, peak, checks, told, describe()
+        workload.name,
+        workload.about,
+        workload.unit,
+        base,
+        lines,
+        skipped,
+        failed,
+        peak,
+        checks,
+        stand,
+        told,
+        describe(),
     )
 
 

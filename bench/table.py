@@ -38,12 +38,22 @@ def show(result: Result, console: Console) -> None:
     if peaks:
         notes.append(f"fastest matrix product: {', '.join(peaks)}")
     console.print("; ".join(notes), style="dim", highlight=False)
-    for row, why in result.skipped.items():
-        console.print(f"skipped: {row} ({why})", style="dim", highlight=False)
+    for why, rows in _reasons(result.skipped).items():
+        console.print(f"skipped: {', '.join(rows)} ({why})", style="dim", highlight=False)
     for row, why in result.failed.items():
         console.print(f"failed: {row}: {why}", style="red", highlight=False, markup=False)
+    for one in result.standing:
+        console.print(f"{one.name}: '{one.ours}' {one.ratio:.2f} x '{one.than}'", highlight=False)
     for check in result.checks:
         console.print(f"{'ok  ' if check.kept else 'MISS'}  {check.text}", highlight=False)
+
+
+def _reasons(skipped: Mapping[str, str]) -> dict[str, list[str]]:
+    """Rows by why they were skipped: each reason is said once."""
+    out: dict[str, list[str]] = {}
+    for row, why in skipped.items():
+        out.setdefault(why, []).append(row)
+    return out
 
 
 def _title(text: str, console: Console) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench import gemm
+from bench import cores, gemm
 from bench.contender import Contender, OurRuntime, Part, TorchPeer, lasting
 from bench.rows import GEMM, OURS, Settings, ours_of
 from bench.workload import Data, Wanted, Workload
@@ -70,6 +70,10 @@ def make(workload: Workload, row: str, settings: Settings) -> tuple[Contender, D
     data = workload.data(Wanted(workload.batch, settings.data, _folder(settings), settings.most))
     if row.startswith(OURS):
         return OurRuntime(workload, data, ours_of(workload, row), settings.device), data
+    if row in workload.foreign:
+        from bench.jax_contender import JaxRow  # not before: a process that measures torch has no JAX in it
+
+        return JaxRow(workload, data, workload.foreign[row].load()), data
     return TorchPeer(workload, data, workload.peers[row], settings.device), data
 
 
@@ -123,6 +127,8 @@ def run(given: dict[str, Any]) -> dict[str, Any]:
     if given["row"] == GEMM:
         return {"gflops": gemm.peak(settings.device)}
     workload = BY_NAME[given["workload"]]
+    if given["row"] in workload.foreign and settings.device == "cpu":
+        cores.keep(given["threads"])
     contender, data = make(workload, given["row"], settings)
     try:
         if settings.to_target:

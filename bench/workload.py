@@ -1,8 +1,8 @@
 """Workload: a task of the paper as it is measured, the same for all contenders.
 
                             ┌── instances ──> our runtime          rows "ours ..."
-    data ──> batches ───────┤
-                            └── collate ────> a peer in torch      rows "torch ...", "pyg ..."
+    data ──> batches ───────┼── collate ────> a peer in torch      rows "torch ...", "pyg ...", "dgl ..."
+                            └── collate ────> a peer in JAX        rows "jax ..."
 
 A **batch** holds the records of one update. All contenders are given the same batches in the same order, start from the
 same weights (a peer takes them over from our model) and have the same optimizer, so what differs is how they compute.
@@ -27,6 +27,7 @@ from ampnet.graph import Graph
 from ampnet.lang import Compiled
 from ampnet.update.policy import MakeOptimizer
 from bench.batch import Batch, Bucket, Record
+from bench.peers.foreign import Foreign
 from bench.peers.peer import Peer
 
 Which = Literal["auto", "generated", "real"]
@@ -84,12 +85,12 @@ def instances(graph: Graph, batch: Batch) -> list[Instance]:
 def compiled(workload: Workload, data: Data, ours: Ours) -> Graph:
     """The model as a graph, with its replicas."""
     first = data.train[0]
-    example = _row(first.arguments) if isinstance(first, Bucket) else first[0]
+    example = row_of(first.arguments) if isinstance(first, Bucket) else first[0]
     copies = Replicate(ours.replicas, route="shortest", sync="shared") if ours.replicas > 1 else 1
     return compile(workload.seeded(data), *example, replicas=copies)
 
 
-def _row(arguments: Record) -> Record:
+def row_of(arguments: Record) -> Record:
     """The first record of a bucket."""
     return tuple(Seq(a._column("value")[:, 0]) if isinstance(a, Seq) else a[0] for a in arguments)
 
@@ -171,6 +172,8 @@ class Workload:
     optimizers: Mapping[str, MakeOptimizer] = field(default_factory=dict)
     """By the name of a module of the model: other optimizers."""
     bounds: Sequence[Bound] = ()
+    foreign: Mapping[str, Foreign] = field(default_factory=dict)
+    """By row, without the number of threads: peers of other frameworks than torch."""
     external: str | None = None
     """The file name of the hand-written program of the same workload, where there is a folder of them."""
 

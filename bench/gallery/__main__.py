@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.gallery.peers import PEERS
+from bench.machine import describe
 from bench.ported.entry import Ported
 from bench.ported.race import TOLERANCE, OursRow, TorchRow
 
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.json is not None:
         settings = {"seconds": given.seconds, "turns": given.turns, "updates": given.updates, "bound": BOUND}
         given.json.write_text(
-            json.dumps({"settings": {**settings, "torch": torch.__version__}, "models": results}, indent=1) + "\n"
+            json.dumps({"settings": settings, "machine": describe(), "models": results}, indent=1) + "\n"
         )
 
 

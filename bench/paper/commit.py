@@ -24,21 +24,21 @@ CODE = ("src", "bench/peers", "bench/batch.py", "bench/paper/baseline.py", "benc
 
 
 @cache
-def commit(checkout: Path = CHECKOUT) -> str:
-    """Returns the name of the code in a checkout."""
+def commit(checkout: Path = CHECKOUT, code: tuple[str, ...] = CODE) -> str:
+    """Returns the name of the code in a checkout; ``code`` are paths of it, as git takes them."""
     given = os.environ.get(VARIABLE, "").strip()
-    return given or _of_git(checkout) or _of_file(checkout) or UNKNOWN
+    return given or _of_git(checkout, code) or _of_file(checkout) or UNKNOWN
 
 
-def _of_git(checkout: Path) -> str:
-    """Returns the last commit of `CODE`, and a digest of changes since; empty without git."""
+def _of_git(checkout: Path, code: tuple[str, ...]) -> str:
+    """Returns the last commit of the code, and a digest of changes since; empty without git."""
     if not (checkout / ".git").exists():  # a copy inside of another repository
         return ""
     try:
-        last = _git(checkout, "log", "-1", "--format=%h", "--", *CODE).strip()
-        changes = _git(checkout, "diff", "HEAD", "--", *CODE)
+        last = _git(checkout, "log", "-1", "--format=%h", "--", *code).strip()
+        changes = _git(checkout, "diff", "HEAD", "--", *code)
         new = [
-            name for name in _git(checkout, "ls-files", "-zo", "--exclude-standard", "--", *CODE).split("\0") if name
+            name for name in _git(checkout, "ls-files", "-zo", "--exclude-standard", "--", *code).split("\0") if name
         ]
         digest = hashlib.sha256(changes.encode())
         for name in new:

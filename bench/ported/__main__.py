@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from bench.machine import describe
 from bench.ported import ALL, PORTED, Ported
 from bench.ported.race import OursRow, Result, race
 
@@ -87,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "torch": torch.__version__,
         }
         models = [asdict(result) for result in results]
-        given.json.write_text(json.dumps({"settings": settings, "models": models}, indent=1) + "\n")
+        given.json.write_text(
+            json.dumps({"settings": settings, "machine": describe(), "models": models}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ampnet.data.babi15 import HIDDEN, KINDS
 from ampnet.data.generated import deductions
 from ampnet.models import Babi15
 from bench.peers import ggsnn as peers
+from bench.peers.foreign import Foreign
 from bench.peers.geometric import BabiGeometric
 from bench.peers.peer import compiled
 from bench.workload import Data, Ours, Target, Wanted, Workload
@@ -50,6 +51,7 @@ BABI15 = Workload(
         "torch compile": compiled(peers.BabiSparse, dynamic=False),
         "pyg": BabiGeometric,
     },
+    foreign={"jax": Foreign("bench.peers.jax_ggsnn:Babi")},
     base="torch sparse 1 thread",
     each=40,
     target=Target("accuracy", 1.0, batches=5),

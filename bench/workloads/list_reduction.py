@@ -23,6 +23,7 @@ from ampnet.models import ListReduction, by_hand
 from ampnet.models.list_reduction import HIDDEN
 from bench.batch import Batch, Bucket
 from bench.peers import list_reduction as peers
+from bench.peers.foreign import Foreign
 from bench.peers.peer import compiled
 from bench.workload import Bound, Data, Ours, Target, Wanted, Workload
 
@@ -93,10 +94,18 @@ LIST_REDUCTION = Workload(
         "torch folded": peers.Folded,
         "torch compile": compiled(peers.Folded, dynamic=False),
     },
+    foreign={
+        "jax scan": Foreign("bench.peers.jax_list_reduction:Scan"),
+        "jax unrolled": Foreign("bench.peers.jax_list_reduction:Unrolled"),
+    },
     base="torch eager 1 thread",
     each=32,
     target=Target("accuracy", 0.97),
     rival="torch eager",
-    bounds=(Bound("ours", "torch eager 1 thread", 0.8), Bound("ours", "ours by hand", 0.95)),
+    bounds=(
+        Bound("ours", "torch eager 1 thread", 0.8),
+        Bound("ours", "ours by hand", 0.95),
+        Bound("ours 16 replicas", "torch *", 10.0),
+    ),
     external="list_reduction_rnn.py",
 )

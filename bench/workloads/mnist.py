@@ -16,8 +16,9 @@ from ampnet.data.mnist import CLASSES, MEAN, SIDE, STD
 from ampnet.models import Mlp
 from bench.batch import Bucket
 from bench.peers import mnist as peers
+from bench.peers.foreign import Foreign
 from bench.peers.peer import compiled
-from bench.workload import Data, Ours, Target, Wanted, Workload
+from bench.workload import Bound, Data, Ours, Target, Wanted, Workload
 
 WIDTH, LAYERS = SIDE * SIDE, 4
 TRAIN, VALID = 60_000, 10_000
@@ -77,9 +78,11 @@ MNIST = Workload(
         "ours 2 workers": Ours(in_flight=3, every=1, workers=2, settings={"pin": True}),
     },
     peers={"torch eager": peers.Eager, "torch compile": compiled(peers.Eager)},
+    foreign={"jax": Foreign("bench.peers.jax_mnist:Perceptron")},
     base="torch eager 1 thread",
     each=16,
     target=Target("loss", 0.01, batches=20),
     rival="torch eager",
+    bounds=(Bound("ours 16 replicas", "torch *", 4.0),),
     external="mnist_mlp.py",
 )

@@ -60,5 +60,6 @@ PERMUTED_LAYERS = Workload(
     bounds=(
         Bound("ours", "torch one by one 1 thread", 4.0),
         Bound("ours", "torch by depth * 1 thread", 2.0),
+        Bound("ours 2 replicas", "torch by depth * [12] thread*", 3.5),
     ),
 )

@@ -17,9 +17,11 @@ from ampnet.data.qm9 import FEATURES, KINDS, Molecule, arguments
 from ampnet.models import Qm9
 from bench.batch import Record
 from bench.peers import ggsnn as peers
+from bench.peers.deep_graph import Qm9Dgl
+from bench.peers.foreign import Foreign
 from bench.peers.geometric import Qm9Geometric
 from bench.peers.peer import compiled
-from bench.workload import Data, Ours, Target, Wanted, Workload
+from bench.workload import Bound, Data, Ours, Target, Wanted, Workload
 
 HIDDEN, STEPS = 100, 4
 TRAIN, VALID = 4_000, 1_000
@@ -95,10 +97,13 @@ QM9 = Workload(
         "torch sparse": peers.Qm9Sparse,
         "torch compile": compiled(peers.Qm9Sparse, dynamic=True),
         "pyg": Qm9Geometric,
+        "dgl": Qm9Dgl,
     },
+    foreign={"jax": Foreign("bench.peers.jax_ggsnn:Qm9")},
     base="torch sparse 1 thread",
     each=40,
     target=Target("absolute_error", 0.15),
     rival="torch sparse",
+    bounds=(Bound("ours 16 replicas", "torch *", 8.0),),
     external="qm9_ggsnn.py",
 )

@@ -20,7 +20,9 @@ from ampnet.data.sst import CLASSES
 from ampnet.models import TreeLstm
 from bench.batch import Record
 from bench.peers import tree_lstm as peers
-from bench.workload import Data, Ours, Target, Wanted, Workload
+from bench.peers.deep_graph import TreeDgl
+from bench.peers.foreign import Foreign
+from bench.workload import Bound, Data, Ours, Target, Wanted, Workload
 
 WORDS = HIDDEN = 300
 VOCABULARY = 17_000
@@ -93,10 +95,12 @@ SENTIMENT = Workload(
     optimizer=partial(torch.optim.Adagrad, lr=0.05, fused=True),
     optimizers={"embedding": partial(torch.optim.Adagrad, lr=0.02)},
     ours={"ours": Ours(in_flight=25, every=25)},
-    peers={"torch level": peers.Level, "torch recursive": peers.Recursive},
+    peers={"torch level": peers.Level, "torch recursive": peers.Recursive, "dgl": TreeDgl},
+    foreign={"jax": Foreign("bench.peers.jax_tree_lstm:Levels")},
     base="torch level 1 thread",
     each=50,
     target=Target("accuracy", 0.9, batches=40),
     rival="torch level",
+    bounds=(Bound("ours 16 replicas", "torch *", 7.0),),
     external="sst_treelstm.py",
 )

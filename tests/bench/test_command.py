@@ -100,9 +100,7 @@ def test_a_program_that_fails_is_told_and_the_others_go_on(tmp_path: Path, capsy
 def test_what_is_not_installed_is_skipped_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = rows.importlib.util.find_spec
-    hidden = "torch_geometric"
-    monkeypatch.setattr(rows.importlib.util, "find_spec", lambda name: None if name == hidden else find(name))
+    monkeypatch.setattr(rows, "missing", lambda needs: f"{needs[0]} is not installed")
     assert bench(tmp_path, "babi15", *SHORT, "--cores", "1", "--rows", "pyg*") == 0
     assert "skipped: pyg 1 thread (torch_geometric is not installed)" in capsys.readouterr().out
     assert json.loads((tmp_path / "babi15.json").read_text())["skipped"]
@@ -135,11 +133,14 @@ def test_rows_of_a_workload() -> None:
         "torch compile 1 thread",
         "torch compile 2 threads",
         "torch compile 4 threads",
+        "jax 1 thread",
+        "jax 2 threads",
+        "jax 4 threads",
     ]
     alone = [row.name for row in rows.rows_of(BY_NAME["mnist"], Settings(), 1)]
-    assert alone == ["ours", "torch eager 1 thread", "torch compile 1 thread"]
+    assert alone == ["ours", "torch eager 1 thread", "torch compile 1 thread", "jax 1 thread"]
     on_gpu = [row.name for row in rows.rows_of(BY_NAME["mnist"], Settings(device="cuda"), 4)]
-    assert on_gpu == ["ours", "torch eager", "torch compile"]
+    assert on_gpu == ["ours", "torch eager", "torch compile", "jax"]
 
 
 def _row(code: str) -> Row:

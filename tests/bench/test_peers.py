@@ -6,7 +6,6 @@ Ours is the compiled graph in the inline runtime with frozen weights, which is h
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import torch
 from bench.batch import Batch, Bucket
 from bench.contender import TorchPeer, lasting
+from bench.peers.foreign import missing
 from bench.workload import Data, Wanted, Workload, compiled, instances
 from bench.workloads import BY_NAME
 from bench.workloads import list_reduction as lists
@@ -70,12 +70,12 @@ def of_ours(workload: Workload, data: Data) -> tuple[Batch, float, dict[str, Ten
     return batch, stats.loss, sums
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch_geometric's
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")  # of torch_geometric, of dgl
 @pytest.mark.parametrize(("workload", "name"), PEERS, ids=[f"{w.name}, {name}" for w, name in PEERS])
 def test_a_peer_computes_what_ours_does(workload: Workload, name: str) -> None:
     kind = workload.peers[name]
-    if kind.needs is not None and importlib.util.find_spec(kind.needs) is None:
-        pytest.skip(f"{kind.needs} is not installed")
+    if kind.needs is not None and (why := missing((kind.needs,))):
+        pytest.skip(why)
     data = small(workload)
     batch, loss, gradients = of_ours(workload, data)
     peer = kind(workload.seeded(data).double())
