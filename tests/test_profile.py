@@ -266,7 +266,7 @@ def test_a_step_of_several_nodes_has_a_line_of_its_own() -> None:
     assert (update.node, update.calls, update.messages) == (SEVERAL, instances, 2 * instances)
     assert update.seconds == pytest.approx(found.processes[0].updates, abs=1e-3)
     if native.state().native:
-        assert update.by_operator["adam"].calls == 4 * update.watched_calls, "weight and bias of two nodes"
+        assert update.by_operator["adam"].calls == update.watched_calls, "one call for weights and biases of both nodes"
     else:
         assert update.by_operator["_fused_adam_"].calls == update.watched_calls
 

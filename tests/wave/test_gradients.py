@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampnet import Graph, Instance, feed
-from ampnet.lang import Compiled, Edges, Seq, compile
+from ampnet.lang import Compiled, Edges, Model, Seq, compile, loss, repeat
 from ampnet.models.registry import GRAPHS
 from ampnet.nodes import Concat, Dropout, Function, Linear, Loss, Module, Reduce, Split, Tanh
 from ampnet.testing.strategies import Example, RandomModel, examples, programs
@@ -49,6 +49,28 @@ def test_random_models(program: Program, drawn: list[tuple[object, ...]], keys: 
     instances = [graph.instance(*one) for one in drawn]
     want = outcome(graph, instances, waves=False, max_active_keys=keys)
     assert_same(outcome(graph, instances, waves=True, max_active_keys=keys), want)
+
+
+class Scaled(Model):
+    """A weight goes to a loop that may have no round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3, dtype=F64))
+
+    def forward(self, x: torch.Tensor, rounds: int, y: torch.Tensor) -> None:
+        loss(repeat(lambda h: torch.tanh(h * self.scale), x, times=rounds), y, "squared_error")
+
+
+@pytest.mark.parametrize("rounds", [(0, 0), (0, 2)])
+def test_a_weight_that_goes_to_nobody_counts(rounds: tuple[int, ...]) -> None:
+    """Once it was not counted where no instance of a wave had a round; by messages it gets a gradient of zero."""
+    drawn = [(torch.randn(1, 3, dtype=F64), n, torch.zeros(1, 3, dtype=F64)) for n in rounds]
+    graph = compile(Scaled(), *drawn[0])
+    instances = [graph.instance(*one) for one in drawn]
+    want = outcome(graph, instances, waves=False, max_active_keys=2)
+    assert list(want.counts.values()) == [2]
+    assert_same(outcome(graph, instances, waves=True, max_active_keys=2), want)
 
 
 def rows_of(*sizes: int, seed: int = 0) -> list[Instance]:

@@ -51,6 +51,8 @@ class Kernels:
         library = ctypes.CDLL(str(path))
         self.run = library.ampnet_run
         self.run.argtypes, self.run.restype = (ctypes.c_void_p, ctypes.c_int64), None
+        self.begin_wave = library.ampnet_begin_wave
+        self.begin_wave.argtypes, self.begin_wave.restype = (), None
         library.ampnet_bytes.restype = ctypes.c_int64
         self.bytes: int = library.ampnet_bytes()
         """Size of the vectors that it was compiled for."""

@@ -12,6 +12,7 @@ the address of its first row and the distance between rows.
 
 from __future__ import annotations
 
+import operator
 import struct
 from array import array
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ampnet.native import build
+from ampnet.state import Ints
 
 NONE, RELU, TANH, SIGMOID = range(4)
 ACTIVATIONS = {None: NONE, "relu": RELU, "tanh": TANH, "sigmoid": SIGMOID}
@@ -48,10 +50,16 @@ _NAMES = (
     "adam",
     "adagrad",
     "activate_back",
+    "cross_entropy",
+    "selection",
+    "errors",
+    "binary_cross_entropy",
+    "look",
 )
 _functions: dict[torch.dtype, dict[str, int]] = {}
 """Addresses, by type of numbers; empty until the kernels are loaded."""
 _run: Callable[[int, int], None]
+_begin_wave: Callable[[], None]
 count = 0
 """The number of calls so far."""
 observer: Callable[[str, array[int], torch.dtype], None] | None = None
@@ -68,10 +76,10 @@ def takes(x: Tensor) -> bool:
 
 
 def _look() -> dict[torch.dtype, dict[str, int]]:
-    global _run
+    global _run, _begin_wave
     found = build.kernels()
     if found is not None and not _functions:
-        _run = found.run
+        _run, _begin_wave = found.run, found.begin_wave
         for dtype, ending in ((torch.float32, "float32"), (torch.float64, "float64")):
             _functions[dtype] = {name: found.address(f"{name}_{ending}") for name in _NAMES}
     return _functions
@@ -109,6 +117,12 @@ def _fits(dtype: torch.dtype, x: Tensor) -> bool:
     return x.dtype == dtype and x.dim() == 2 and x.stride(1) == 1
 
 
+def begin_wave() -> None:
+    """From now on, weights may be others than those that steady products read until now."""
+    if _functions:
+        _begin_wave()
+
+
 def product(
     out: Tensor,
     x: Tensor,
@@ -118,8 +132,9 @@ def product(
     add: bool = False,
     activation: int = NONE,
     alpha: float = 1.0,
+    steady: bool = False,
 ) -> bool:
-    """``out = act(alpha x w + bias)``, or ``out += alpha x w``."""
+    """``out = act(alpha x w + bias)``, or ``out += alpha x w``. ``steady``: ``w`` stays the same until `begin_wave`."""
     dtype = out.dtype
     if not takes(out) or x.dtype != dtype or w.dtype != dtype or out.dim() != 2 or x.dim() != 2:
         return False
@@ -146,6 +161,7 @@ def product(
         0 if bias is None else bias.data_ptr(),
         activation,
         scale,
+        steady,
     )
     return True
 
@@ -296,51 +312,182 @@ def activate_back(g: Tensor, y: Tensor, activation: int) -> bool:
     return True
 
 
-def adam(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    means: Sequence[Tensor],
-    squares: Sequence[Tensor],
-    steps: Sequence[Tensor],
-    *,
-    rate: float,
-    betas: tuple[float, float],
-    eps: float,
-    decay: float,
-    apart: bool,
-    count: float,
-) -> bool:
-    """A step of Adam (``apart``: AdamW) for several parameters. ``count``: gradients are divided by it, in place."""
-    settings = (*map(_bits, (rate, *betas, eps, decay, count)), apart)
-    return _step("adam", (parameters, gradients, means, squares, steps), settings)
+class Judge:
+    """The losses, each with its gradient and its usual metric. What came of the last call:"""
 
+    __slots__ = ("_told",)
 
-def adagrad(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    sums: Sequence[Tensor],
-    steps: Sequence[Tensor],
-    *,
-    rate: float,
-    rate_decay: float,
-    eps: float,
-    decay: float,
-    count: float,
-) -> bool:
-    """A step of Adagrad for several parameters."""
-    settings = tuple(map(_bits, (rate, rate_decay, eps, decay, count)))
-    return _step("adagrad", (parameters, gradients, sums, steps), settings)
+    def __init__(self) -> None:
+        self._told = array("d", (0.0, 0.0, 0.0))
 
+    @property
+    def loss(self) -> float:
+        """The sum of all losses."""
+        return self._told[0]
 
-def _step(name: str, lists: tuple[Sequence[Tensor], ...], settings: tuple[int, ...]) -> bool:
-    """``lists``: the last are counts of steps; all others are numbers of one type, as many as the parameter has."""
-    dtype = lists[0][0].dtype
-    if not all(takes(p) for p in lists[0]):
-        return False
-    for one in zip(*lists, strict=True):
-        numbers = one[:-1]
-        if any(x.dtype != dtype or not x.is_contiguous() for x in numbers) or one[-1].dtype != torch.float32:
+    @property
+    def metric(self) -> float:
+        """The sum of metrics: hits, or absolute errors."""
+        return self._told[1]
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a label is out of range. Nothing was computed then."""
+        return self._told[2] > 0
+
+    def cross_entropy(self, x: Tensor, labels: Tensor, g: Tensor, weight: float) -> bool:
+        """Of rows of scores; ``g``: the gradient of the sum of losses."""
+        dtype = x.dtype
+        if not takes(x) or not _fits(dtype, x) or not labels.is_contiguous() or not x.shape[1]:
             return False
+        words = (*x.shape, x.data_ptr(), x.stride(0), labels.data_ptr(), g.data_ptr(), g.stride(0))
+        _call("cross_entropy", dtype, *words, *self._scaled(weight))
+        return True
+
+    def selection(self, x: Tensor, offsets: Ints | None, labels: Tensor, g: Tensor, weight: float) -> bool:
+        """Of single scores, between whose ``offsets`` one is to be chosen."""
+        if not takes(x) or not x.is_contiguous() or not labels.is_contiguous():
+            return False
+        at = 0 if offsets is None else offsets.ctypes.data
+        count = len(labels) if offsets is None else len(offsets) - 1
+        _call("selection", x.dtype, count, x.data_ptr(), at, labels.data_ptr(), g.data_ptr(), *self._scaled(weight))
+        return True
+
+    def errors(self, x: Tensor, y: Tensor, g: Tensor, weight: float, *, squared: bool) -> bool:
+        """Squared or absolute errors, means over rows."""
+        return self._of_numbers("errors", x, y, g, weight, squared)
+
+    def binary_cross_entropy(self, x: Tensor, y: Tensor, g: Tensor, weight: float) -> bool:
+        """Of logits, means over rows."""
+        return self._of_numbers("binary_cross_entropy", x, y, g, weight)
+
+    def _of_numbers(self, name: str, x: Tensor, y: Tensor, g: Tensor, weight: float, *how: int) -> bool:
+        dtype = x.dtype
+        if not takes(x) or not x.numel():
+            return False
+        x, y, g = (_as_rows(one) for one in (x, y, g))
+        if not _fits(dtype, x) or not _fits(dtype, y):
+            return False
+        words = (x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), g.data_ptr(), g.stride(0))
+        _call(name, dtype, *x.shape, *words, *how, *self._scaled(weight))
+        return True
+
+    def _scaled(self, weight: float) -> tuple[int, int]:
+        return self._told.buffer_info()[0], _ONE if weight == 1 else _bits(weight)
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    return x if x.dim() == 2 else x.unsqueeze(1) if x.dim() == 1 else x.flatten(1)
+
+
+def finite(tensors: Sequence[Tensor]) -> bool | None:
+    """Whether all numbers are finite; None: it was not computed."""
+    told = array("d", (0.0,))
+    at, threads, words = told.buffer_info()[0], torch.get_num_threads(), array("q")
+    for x in tensors:
+        if not takes(x) or not x.is_contiguous():
+            return None
+        words.extend((_functions[x.dtype]["look"], 6, threads, x.numel(), x.data_ptr(), at))
+    if words:
+        if observer is not None:
+            observer("look", words, tensors[0].dtype)
+        else:
+            replay(words)
+    return told[0] == 0
+
+
+class Steps:
+    """Steps of an optimizer. The calls of a step are kept as long as parameters, gradients and state do not move: then
+    a step is one call for all parameters."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Step] = {}
+        """By the number of tensors."""
+
+    def adam(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        means: Sequence[Tensor],
+        squares: Sequence[Tensor],
+        steps: Sequence[Tensor],
+        *,
+        rate: float,
+        betas: tuple[float, float],
+        eps: float,
+        decay: float,
+        apart: bool,
+        count: float,
+    ) -> bool:
+        """A step of Adam (``apart``: AdamW) for several parameters. Gradients are divided by ``count``, in place."""
+        lists = (parameters, gradients, means, squares, steps)
+        return self._make("adam", lists, (rate, *betas, eps, decay, count, apart))
+
+    def adagrad(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        sums: Sequence[Tensor],
+        steps: Sequence[Tensor],
+        *,
+        rate: float,
+        rate_decay: float,
+        eps: float,
+        decay: float,
+        count: float,
+    ) -> bool:
+        """A step of Adagrad for several parameters."""
+        return self._make("adagrad", (parameters, gradients, sums, steps), (rate, rate_decay, eps, decay, count))
+
+    def _make(self, name: str, lists: tuple[Sequence[Tensor], ...], settings: tuple[float | bool, ...]) -> bool:
+        """``lists``: the last are counts of steps; all others are numbers of one type, as many as the parameter has."""
+        tensors = [x for one in lists for x in one]
+        if not takes(tensors[0]):
+            return False
+        places = [x.data_ptr() for x in tensors]
+        known = self._known.get(len(tensors))
+        if known is None or known.places != places or not all(map(operator.is_, known.tensors, tensors)):
+            if not _alike(lists):
+                return False
+            known = self._known[len(tensors)] = _Step(name, lists, tensors, places)
+        if known.settings != settings:
+            known.set(settings)
+        if observer is not None:
+            observer(name, known.words, tensors[0].dtype)
+        else:
+            replay(known.words)
+        return True
+
+
+class _Step:
+    """The calls of a step for these tensors."""
+
+    __slots__ = ("_each", "places", "settings", "tensors", "words")
+
+    def __init__(
+        self, name: str, lists: tuple[Sequence[Tensor], ...], tensors: list[Tensor], places: list[int]
+    ) -> None:
+        self.tensors, self.places = tensors, places
+        self.settings: tuple[float | bool, ...] = ()
+        self._each = [(lists[0][i].numel(), *[one[i].data_ptr() for one in lists]) for i in range(len(lists[0]))]
+        function = _functions[lists[0][0].dtype][name]
+        self.words = array("q", (function,))
+
+    def set(self, settings: tuple[float | bool, ...]) -> None:
+        self.settings, function = settings, self.words[0]
+        words = [x if isinstance(x, bool) else _bits(x) for x in settings]
+        self.words, threads = array("q"), torch.get_num_threads()
+        for one in self._each:
+            self.words.extend((function, 3 + len(one) + len(words), threads, *one, *words))
+
+
+def _alike(lists: tuple[Sequence[Tensor], ...]) -> bool:
+    dtype = lists[0][0].dtype
     for one in zip(*lists, strict=True):
-        _call(name, dtype, one[0].numel(), *[x.data_ptr() for x in one], *settings)
+        if any(x.dtype != dtype or not takes(x) or not x.is_contiguous() for x in one[:-1]):
+            return False
+        if one[-1].dtype != torch.float32:
+            return False
     return True

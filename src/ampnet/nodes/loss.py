@@ -28,6 +28,7 @@ from torch import Tensor
 from ampnet.errors import LossError, PayloadError
 from ampnet.key import Packer
 from ampnet.message import Messages, index_tensor, rows_each
+from ampnet.native import calls
 from ampnet.nodes.join import Join, Joined
 from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.metrics import Metric, Ratio, absolute, chosen, columns, correct, positive
@@ -90,6 +91,9 @@ class Loss(Node):
         self.selects = function == "selection"
         usual = dict([known[function]]) if isinstance(function, str) else {}
         self.metrics = columns(usual, metrics)
+        self._usual = next((name for name, metric in usual.items() if self.metrics[name] is metric), None)
+        """The metric that is computed together with the loss."""
+        self._judge = calls.Judge()
         self._minus_one = torch.tensor(-1.0)
         self.key = Packer(key)
         self.join = Join(self.inputs, self.key, keep_states=True, same_rows=not self.selects)
@@ -180,6 +184,9 @@ class Loss(Node):
         """Training messages whose single losses are not needed: the sum of losses and of metrics, each times its rows,
         the gradient, and the number of rows. ``states`` gives the messages' states, for an error."""
         n = len(prediction) if offsets is None else len(offsets) - 1
+        known = self._in_one_call(prediction, label, offsets, label_offsets, n)
+        if known is not None:
+            return known
         batch = Messages.trusted(prediction, _Later(n, states), offsets, True)
         g: Tensor | None
         if self.selects:
@@ -197,10 +204,47 @@ class Loss(Node):
             loss, g = loss * self.weight, g * self.weight
         return loss, g, {name: values.sum().view(1) for name, values in metrics.items()}, count
 
-    def _measure(self, prediction: Tensor, label: Tensor) -> dict[str, Tensor]:
-        """Every metric of every row."""
+    def _in_one_call(
+        self, prediction: Tensor, label: Tensor, offsets: Ints | None, label_offsets: Ints | None, n: int
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], int] | None:
+        """What `judge_all` returns, computed natively. None if it is not, or a label is out of range."""
+        function, judge, weight, x = self.function, self._judge, self.weight, prediction
+        if not isinstance(function, str) or not calls.takes(x) or not n:
+            return None
+        if function == "selection":
+            if x.numel() != len(x) or label.dtype != torch.int64 or label.numel() != n or rows_each(label_offsets) != 1:
+                return None
+            g = torch.empty_like(x, memory_format=torch.contiguous_format)
+            done = judge.selection(x, offsets, label, g, weight)
+        elif offsets is not None:  # messages of several rows: losses are means over them
+            return None
+        elif function == "cross_entropy":
+            if label.dtype != torch.int64 or label.shape != x.shape[:-1] or x.dim() != 2:
+                return None
+            g = torch.empty_like(x, memory_format=torch.contiguous_format)
+            done = judge.cross_entropy(x, label, g, weight)
+        elif label.shape != x.shape or label.dtype != x.dtype:
+            return None
+        else:
+            g = torch.empty_like(x, memory_format=torch.contiguous_format)
+            if function == "binary_cross_entropy":
+                done = judge.binary_cross_entropy(x, label, g, weight)
+            else:
+                done = judge.errors(x, label, g, weight, squared=function == "squared_error")
+        if not done or judge.wrong:
+            return None
+        found = {} if self._usual is None else {self._usual: torch.tensor([judge.metric], dtype=torch.float64)}
+        if len(self.metrics) > len(found):
+            rest = self._measure(x, label, without=self._usual)
+            found = {m: found[m] if m in found else rest[m].sum().view(1) for m in self.metrics}
+        return torch.tensor(judge.loss, dtype=torch.float64), g, found, n
+
+    def _measure(self, prediction: Tensor, label: Tensor, without: str | None = None) -> dict[str, Tensor]:
+        """Every metric of every row; ``without``: but this one."""
         out = {}
         for name, metric in self.metrics.items():
+            if name == without:
+                continue
             rows = metric(prediction, label)
             if not isinstance(rows, Tensor) or rows.shape != prediction.shape[:1]:
                 shape = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__

@@ -25,16 +25,16 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class Products:
-    """Makes matrix products. ``narrow``: of factors in bfloat16."""
+    """Makes matrix products. ``narrow``: of factors in bfloat16. ``steady``: weights do not change within a wave."""
 
-    def __init__(self, narrow: bool = False) -> None:
-        self.narrow = narrow
+    def __init__(self, narrow: bool = False, steady: bool = False) -> None:
+        self.narrow, self.steady = narrow, steady
 
     def set(self, out: Tensor, x: Tensor, w: Tensor, bias: Tensor | None = None, activation: int = calls.NONE) -> None:
         """``out = act(x w + bias)``."""
         if out.dim() > 2:
             out, x = _flat(out), _flat(x)
-        if not self.narrow and calls.product(out, x, w, bias, activation=activation):
+        if not self.narrow and calls.product(out, x, w, bias, activation=activation, steady=self.steady):
             return
         if self.narrow:
             out.copy_(_narrow(x, w))
@@ -53,7 +53,7 @@ class Products:
                 squash(out.add_(self.of(x, w)), activation)
                 return
             out, x = _flat(out), _flat(x)
-        if not self.narrow and calls.product(out, x, w, add=True, activation=activation):
+        if not self.narrow and calls.product(out, x, w, add=True, activation=activation, steady=self.steady):
             return
         if self.narrow:
             out.add_(_narrow(x, w))

@@ -35,6 +35,7 @@ class Stepper:
         self._lists: tuple[list[Tensor], ...] | None = None
         self._known: list[int] = []
         self._scales: dict[float, Tensor] = {}
+        self._native = calls.Steps()
 
     @property
     def group(self) -> dict[str, Any]:
@@ -142,7 +143,7 @@ class _Adam(Stepper):
         self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
     ) -> None:
         group, (means, squares, steps) = self.group, state
-        if found() is None and calls.adam(
+        if found() is None and self._native.adam(
             parameters,
             gradients,
             means,
@@ -251,7 +252,7 @@ class _Adagrad(Stepper):
         self, parameters: list[Tensor], gradients: list[Tensor], state: tuple[list[Tensor], ...], scale: Tensor | None
     ) -> None:
         group, (sums, steps) = self.group, state
-        if found() is None and calls.adagrad(
+        if found() is None and self._native.adagrad(
             parameters,
             gradients,
             sums,

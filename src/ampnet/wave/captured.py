@@ -203,13 +203,13 @@ class Captured:
         played = _Played(self._ledger.waves, lot, [])
         self._pending.append(played)
         first = self._ledger.entered()
-        left = Counter(site.name for sites, _ in program.collected for site in sites)
+        left = Counter(site.name for sites in program.collected for site in sites)
         heard: Counter[str] = Counter()
         counted: set[str] = set()
         due: list[Parameterised] = []
-        for sites, touched in program.collected:
+        for sites in program.collected:
             for site in sites:
-                node, messages = site.node, prepared.padded.heard[site.number] if touched else 0
+                node, messages = site.node, prepared.padded.heard[site.number]
                 assert isinstance(node, Parameterised)
                 if messages:
                     heard[site.name] += messages

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ampnet.errors import AmpnetError, DataError, LossError, NodeError, PlanError
 from ampnet.message import Messages
+from ampnet.native import calls
 from ampnet.nodes.culprit import culprit
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.node import Report
@@ -44,7 +45,7 @@ class Faults:
     def payloads(self, lot: Lot, passage: Passage) -> Iterator[tuple[int, Tensor]]:
         """The payloads of a lot. In training they must be finite; instances with others are refused or skipped."""
         for site, payload in lot.payloads():
-            if lot.train and payload.is_floating_point() and not math.isfinite(float(payload.sum())):
+            if lot.train and payload.is_floating_point() and not _all_finite([payload]):
                 payload = self._without_poison(lot, site, payload, passage)
             yield site, payload
 
@@ -70,7 +71,7 @@ class Faults:
         if not unchecked or self.skips:
             return
         evidence = [t for passage, site in unchecked for t in _evidence(passage, site)]
-        if evidence and not math.isfinite(float(torch.stack([t.sum() for t in evidence]).sum())):
+        if evidence and not _all_finite(evidence):
             bad = [one for one in unchecked if not _finite(iter(_evidence(*one)))]
             if bad:
                 raise self._poisoned(bad)
@@ -224,6 +225,12 @@ def _not_finite(rows: Tensor) -> np.ndarray:
     """For each row, whether any of its numbers is not finite."""
     finite = torch.isfinite(rows)
     return ~(finite.flatten(1).all(1) if rows.dim() > 1 else finite).numpy(force=True)
+
+
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers are finite; False also if only their sum is not."""
+    known = calls.finite(tensors)
+    return math.isfinite(float(torch.stack([t.sum() for t in tensors]).sum())) if known is None else known
 
 
 def _finite(tensors: Iterator[Tensor]) -> bool:

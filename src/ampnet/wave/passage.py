@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ampnet.errors import PlanError
+from ampnet.native import calls
 from ampnet.nodes.node import Report
 from ampnet.nodes.products import Products
 from ampnet.nodes.transform import Parameterised
@@ -43,6 +44,7 @@ class Passage:
     ) -> None:
         """``skips``: skip instances whose gradients are not finite. ``alone``: no other passage runs meanwhile."""
         self.number, self.lot, self.planner, self.layout, self.products = number, lot, planner, layout, products
+        calls.begin_wave()
         self.numbers = np.array(lot.numbers)
         self.train, self.skips, self.alone = lot.train, skips, alone
         self.at, self.backward, self.played_at = 0, False, 0

@@ -114,9 +114,10 @@ class Player:
             planner.choices = not self.skips  # rows that are left out are looked for node by node
         self._planner_of = {id(planner.sites): planner for planner in self.planners}
         self.faults = Faults(name, self.skips)
-        self.products = Products(narrow=precision == "bfloat16")
         self._alone = schedule.one_by_one and not any(planner.sites.parted for planner in self.planners)
         """Whether passages run one by one, each from its first to its last operation."""
+        derived = any(node.updater.view is not None for node in updates.trains)
+        self.products = Products(narrow=precision == "bfloat16", steady=self._alone and not derived)
         self._stretch = -1 if self._alone else _STRETCH if schedule.one_by_one else 1
         """Operations of one passage between two choices of the schedule; -1: all."""
         self._look = _LOOK if self._stretch == 1 else 1
@@ -401,10 +402,10 @@ class Player:
                 kernel.backward(op)
             else:
                 passage.tape.play(at, op, True, kernel)
-            if op.trained and (exact or op.first):
-                self._note_lags(passage, op)
         elif op.trained:
             passage.idle.setdefault(op.site.number, []).append(op)
+        if op.trained and (exact or op.first):  # rows that go to a family of nobody get a gradient of zero
+            self._note_lags(passage, op)
         if told is not None:
             told.add(op, BACKWARD)
         elif self._traced:
@@ -469,8 +470,7 @@ class Player:
             self._trace(passage, op, COLLECT, began, False)
         for site in trained:
             self._unchecked.append((passage, site))
-            if kernel.out.touched:
-                self._count_messages(passage, site)
+            self._count_messages(passage, site)
             passage.left[site.name] -= 1
             if not passage.left[site.name]:
                 assert isinstance(site.node, Parameterised)

@@ -60,8 +60,8 @@ class Program:
         """The sums that losses left behind, one after the other."""
         self.parts: list[int] = []
         """How many of them each operation of a loss left."""
-        self.collected: list[tuple[Sequence[Site], bool]] = []
-        """The sites whose weights got gradients, in order, and whether any came."""
+        self.collected: list[Sequence[Site]] = []
+        """The sites whose weights got gradients, in order."""
         self.played = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.refused: str | None = None
@@ -146,7 +146,7 @@ class Program:
                     for one in idle.pop(op.site.number, ()):  # with a gradient of zero
                         kernel.backward(one)
                     self._collect(kernel)
-                self.collected.append((op.trained, kernel.out.touched))
+                self.collected.append(op.trained)
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
         self.parts = [len(mark) for mark in layout.marks]
@@ -166,7 +166,7 @@ class Program:
     def _evidence(self) -> list[Tensor]:
         """Numbers that are finite if all payloads and all gradients are."""
         totals: list[Tensor] = [one for one in self._inputs.values() if one.is_floating_point()]
-        for node in dict.fromkeys(site.node for sites, _ in self.collected for site in sites):
+        for node in dict.fromkeys(site.node for sites in self.collected for site in sites):
             assert isinstance(node, Parameterised)
             mine = list(list.__iter__(node.updater.adding))
             totals += [total for total in mine if total.dim() > 1] or mine

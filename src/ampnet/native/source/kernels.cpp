@@ -5,6 +5,7 @@
 // so records that lie one after the other are a program, and `ampnet_run` goes through it in one call from Python. Pointers are
 // addresses, tensors are (address of the first row, distance between rows), an address of 0 is a tensor that is not there.
 #include "gates.h"
+#include "losses.h"
 #include "product.h"
 #include "rows.h"
 #include "steps.h"
@@ -19,10 +20,12 @@ static inline double number(int64_t word) {
 }
 template <class T> static inline Rows<T> rows(Words w) { return {(T*)w[0], w[1]}; }
 
+template <class T> static inline Judged<T> judged(Words w) { return {(double*)w[0], (T)number(w[1])}; }
+
 template <class T> static void product(Words w, int64_t threads) {
     Product<T> p{w[0], w[1], w[2], (const T*)w[3], w[4], w[5], (const T*)w[6], w[7], w[8], (T*)w[9], w[10],
                  w[11] != 0, (const T*)w[12], w[13], (T)number(w[14])};
-    multiply(p, threads);
+    multiply(p, threads, w[15] != 0);
 }
 template <class T> static void gru(Words w, int64_t, void (*how)(const Gru<T>&)) {
     Gru<T> s{w[0], w[1]};
@@ -64,8 +67,15 @@ BOTH(sum_up, (void)threads; sum_up<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4)
 BOTH(sum_rows, (void)threads; sum_rows<T>(w[0], w[1], (T*)w[2], rows<T>(w + 3), w[5] != 0))
 BOTH(activate, (void)threads; activate<T>(w[0], w[1], rows<T>(w + 2), w[4]))
 BOTH(activate_back, (void)threads; activate_back<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), w[6]))
+BOTH(cross_entropy, (void)threads; cross_entropy<T>(w[0], w[1], rows<T>(w + 2), (Words)w[4], rows<T>(w + 5), judged<T>(w + 7)))
+BOTH(selection, (void)threads; selection<T>(w[0], (const T*)w[1], (Words)w[2], (Words)w[3], (T*)w[4], judged<T>(w + 5)))
+BOTH(errors, (void)threads; errors<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), rows<T>(w + 6), w[8] != 0, judged<T>(w + 9)))
+BOTH(binary_cross_entropy, (void)threads;
+     binary_cross_entropy<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), rows<T>(w + 6), judged<T>(w + 8)))
+BOTH(look, (void)threads; look<T>(w[0], (const T*)w[1], (double*)w[2]))
 
 extern "C" void ampnet_run(Words at, int64_t words) {
     for (Words end = at + words; at < end; at += at[1]) ((void (*)(Words, int64_t))at[0])(at + 3, at[2]);
 }
+extern "C" void ampnet_begin_wave() { wave++; }
 extern "C" int64_t ampnet_bytes() { return BYTES; }

@@ -7,7 +7,8 @@
 //    i   │ A   │     k  │  │  │        through a block; so 28 of 32 registers add up, two load B, one broadcasts A
 //        └─────┘        └──┴──┘
 //
-// A panel is copied to adjacent memory if several tiles read it, or if its columns are not adjacent (a transposed weight).
+// A panel is copied to adjacent memory if several tiles read it, or if its columns are not adjacent (a transposed weight). So are
+// the rows of A if they are not adjacent (a transposed gradient) and several panels read them.
 // The order in which products are added up depends on k alone: not on the number of threads, nor on rows beside.
 #pragma once
 #ifdef _OPENMP
@@ -15,7 +16,7 @@
 #endif
 #include <algorithm>
 #include <cstdlib>
-#include "vector.h"
+#include "steady.h"
 
 namespace ampnet {
 
@@ -36,12 +37,19 @@ template <class T> struct Product {
     const T *bias;
     int64_t activation;
     T alpha;
+    const T* panels = nullptr;       // of the whole of B, where they are kept
+    int64_t across = 0, column = 0;  // the width of these, in numbers; the first column that is ours
 };
 
-// Memory of one thread, for panels.
-template <class T> inline T* panel_memory() {
+// Memory of one thread, which grows: for a panel (0), for rows of A (1).
+template <class T, int KIND> inline T* own_memory(int64_t count) {
     static thread_local T* memory = nullptr;
-    if (!memory) memory = (T*)std::aligned_alloc(64, DEPTH * 2 * LANES<T> * sizeof(T));
+    static thread_local int64_t size = 0;
+    if (count > size) {
+        std::free(memory);
+        size = (count + LANES<T> - 1) / LANES<T> * LANES<T>;
+        memory = (T*)std::aligned_alloc(64, size * sizeof(T));
+    }
     return memory;
 }
 
@@ -157,6 +165,21 @@ void copy_panel(const Product<T>& p, int64_t k, int64_t j, int64_t depth, int wi
         }
 }
 
+// At most two registers of rows of A, whose neighbours in a column are adjacent: column by column.
+template <class T> inline void copy_rows(const T* a, int64_t ca, int64_t rows, int64_t depth, T* to) {
+    constexpr int L = LANES<T>;
+    const int left = (int)std::min<int64_t>(rows, L), right = (int)rows - left;
+    for (int64_t s = 0; s < depth; s++, a += ca, to += rows) {
+        store(to, load(a, left), left);
+        if (right > 0) store(to + L, load(a + L, right), right);
+    }
+}
+
+inline int64_t depth_of_blocks(int64_t k) {
+    const int64_t blocks = (k + DEPTH - 1) / DEPTH;
+    return (k + blocks - 1) / blocks;
+}
+
 template <class T> void multiply_alone(const Product<T>& p) {
     constexpr int L = LANES<T>;
     if (p.k == 0) {
@@ -170,30 +193,62 @@ template <class T> void multiply_alone(const Product<T>& p) {
             }
         return;
     }
-    const bool copies = p.cb != 1 || p.m > 3 * ROWS;
-    const int64_t blocks = (p.k + DEPTH - 1) / DEPTH, step = (p.k + blocks - 1) / blocks;
+    const bool copies = p.cb != 1 || p.m > 3 * ROWS, turned = p.ra == 1 && p.ca != 1 && p.n > 4 * L;
+    const int64_t step = depth_of_blocks(p.k);
+    const int64_t high = (p.m + ROWS - 1) / ROWS;  // tiles above each other, as equal as can be
     for (int64_t k = 0; k < p.k; k += step) {
         const int64_t depth = std::min(step, p.k - k);
         const bool first = k == 0, last = k + depth == p.k;
+        Product<T> part = p;
+        if (turned) {
+            T* to = own_memory<T, 1>(p.m * depth);
+            for (int64_t t = 0; t < high; t++) {
+                const int64_t i = p.m * t / high, rows = p.m * (t + 1) / high - i;
+                copy_rows(p.a + i + k * p.ca, p.ca, rows, depth, to + i * depth);
+            }
+        }
         for (int64_t j = 0; j < p.n; j += 2 * L) {
             const int width = std::min<int64_t>(2 * L, p.n - j);
             const T* b = p.b + k * p.rb + j;
             int64_t rb = p.rb;
-            if (copies) {
-                T* memory = panel_memory<T>();
+            if (p.panels) {
+                b = p.panels + k * p.across + (p.column + j) * depth, rb = 2 * L;
+            } else if (copies) {
+                T* memory = own_memory<T, 0>(DEPTH * 2 * L);
                 copy_panel(p, k, j, depth, width, memory);
                 b = memory, rb = 2 * L;
             }
-            for (int64_t i = 0; i < p.m; i += ROWS) {
-                const int rows = std::min<int64_t>(ROWS, p.m - i);
-                if (width > L) tiles<T, 2, ROWS>(p, rows, i, j, k, depth, b, rb, width, first, last);
-                else tiles<T, 1, ROWS>(p, rows, i, j, k, depth, b, rb, width, first, last);
+            for (int64_t t = 0; t < high; t++) {
+                const int64_t i = p.m * t / high;
+                const int rows = (int)(p.m * (t + 1) / high - i);
+                if (turned) part.a = own_memory<T, 1>(0) + i * depth - i - k * rows, part.ca = rows;
+                if (width > L) tiles<T, 2, ROWS>(part, rows, i, j, k, depth, b, rb, width, first, last);
+                else tiles<T, 1, ROWS>(part, rows, i, j, k, depth, b, rb, width, first, last);
             }
         }
     }
 }
 
-template <class T> void multiply(const Product<T>& p, int64_t most) {
+// Panels of the whole of B, block by block of its rows.
+template <class T> const T* panels_of(const Product<T>& p) {
+    Kept* kept = kept_panels<T>(Factor{p.b, p.rb, p.cb, p.k, p.n}, p.m, p.cb != 1, p.k * p.across);
+    if (!kept) return nullptr;
+    T* to = (T*)kept->memory;
+    if (kept->ready) return to;
+    const int64_t step = depth_of_blocks(p.k);
+    for (int64_t k = 0; k < p.k; k += step) {
+        const int64_t depth = std::min(step, p.k - k);
+        for (int64_t j = 0; j < p.n; j += 2 * LANES<T>)
+            copy_panel(p, k, j, depth, (int)std::min<int64_t>(2 * LANES<T>, p.n - j), to + k * p.across + j * depth);
+    }
+    kept->ready = true;
+    return to;
+}
+
+// `most`: threads. `steady`: B does not change until the wave ends.
+template <class T> void multiply(Product<T> p, int64_t most, bool steady) {
+    p.across = (p.n + 2 * LANES<T> - 1) / (2 * LANES<T>) * 2 * LANES<T>;
+    if (steady && p.k > 0 && p.m > 0 && p.n > 0) p.panels = panels_of(p);
 #ifndef _OPENMP
     (void)most;
     multiply_alone(p);
@@ -210,7 +265,10 @@ template <class T> void multiply(const Product<T>& p, int64_t most) {
         if (from < to) {
             Product<T> part = p;
             if (by_rows) part.m = to - from, part.a += from * p.ra, part.c += from * p.rc;
-            else part.n = to - from, part.b += from * p.cb, part.c += from, part.bias = p.bias ? p.bias + from : nullptr;
+            else {
+                part.n = to - from, part.b += from * p.cb, part.c += from, part.bias = p.bias ? p.bias + from : nullptr;
+                part.column = from;
+            }
             multiply_alone(part);
         }
     }

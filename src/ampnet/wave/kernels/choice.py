@@ -15,6 +15,7 @@ import itertools
 import torch
 from torch import Tensor
 
+from ampnet.native import calls
 from ampnet.nodes.linear import Linear
 from ampnet.plan.layout import Operation
 from ampnet.wave.arena import add_back, fetch
@@ -82,7 +83,9 @@ class ChoiceKernel(Kernel):
             self.passage.products.set(dx[a:b], g[a:b], self.passage.weights(node)[0])
         total = read.arena.gradient()
         if self._straight and read.arena.inverse is None:
-            total[read.start : read.start + len(dx)].add_(dx)
+            into = total[read.start : read.start + len(dx)]
+            if not calls.add_back(into, dx, None):
+                into.add_(dx)
         else:
             add_back(total, dx, self._where())
 

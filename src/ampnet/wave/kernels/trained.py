@@ -104,7 +104,7 @@ class WaveSpan(Span):
                     self.into[part] = into
                 self.products.add(into, d, w)
             else:
-                mine.add(self.reads, self.products.of(d, w))
+                mine.add(self.reads, kernel.product(part, self.start, d, w))
 
     def end(self) -> None:
         if self.w is not self.kernel.node.updater.weights:
@@ -362,7 +362,19 @@ class TrainedKernel(Kernel):
         if mine.in_place(reads):
             span.products.add(mine.gradient(reads), d, weight)
         else:
-            mine.add(reads, span.products.of(d, weight))
+            mine.add(reads, self.product(part, span.start, d, weight))
+
+    def product(self, part: int, start: int, d: Tensor, w: Tensor) -> Tensor:
+        """``d w``, in memory of the site's own where the layout has some: it is added to other rows at once.
+
+        ``start``: the first row of it."""
+        products = self.passage.products
+        if not self.layout.fixed or d.dim() > 2:
+            return products.of(d, w)
+        out = self.layout.pool.take((self.site.number, part, "product"), (self.rows_made, w.shape[1]), d)
+        out = out[start : start + len(d)]
+        products.set(out, d, w)
+        return out
 
     def _collect_looked_up(self, span: WaveSpan, part: int) -> Tensor:
         """Returns the gradients of the products."""
