@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -162,6 +164,7 @@ class Layout:
         self.tape: object = None
         """The calls that it is played with, where they are the same in every wave (`ampnet.wave.tape`)."""
         self._offsets: dict[tuple[int, int], Ints | None] = {}
+        self._labels: dict[tuple[int, int], Ints | None] = {}
         self._lengths: dict[bytes, Lengths] = {}
         self.digest = _digest(scores) if sites.parted else 0
         """Digest of rows and crossings: equal on all workers of the team, or their layouts differ."""
@@ -347,7 +350,12 @@ class Layout:
                 gone.update(id(op) for op in members if op is not leader)
         self.operations = [op for op in self.operations if id(op) not in gone]
 
-    @property
+    @cached_property
+    def trains(self) -> Mapping[str, int]:
+        """The nodes with parameters, and how many sites each has here."""
+        return Counter(site.name for op in self.operations if op.first for site in op.trained)
+
+    @cached_property
     def nbytes(self) -> int:
         """Bytes that caching it takes: row indices and Python objects."""
         index = sum(r.index.numel() for op in self.operations for r in op.reads if r.index is not None)
@@ -422,8 +430,11 @@ class Layout:
         """The offsets of labels, where they have other rows than predictions; None: one row each."""
         if self._records.single:
             return None
-        counts = self._told(op)[1][len(self.sites.fields[op.site.number]) :]
-        return offsets_of(counts[0]) if len(counts) else None
+        which = (op.site.number, op.round)
+        if which not in self._labels:
+            counts = self._told(op)[1][len(self.sites.fields[op.site.number]) :]
+            self._labels[which] = offsets_of(counts[0]) if len(counts) else None
+        return self._labels[which]
 
     def lengths_of(self, op: Operation) -> list[Lengths]:
         """For each port, the rows of each message that come to a module of whole messages. The same object for all

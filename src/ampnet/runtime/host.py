@@ -253,7 +253,7 @@ class Host:
 
     def _tell_played(self, idle: bool) -> None:
         """Report played instances: at once if other workers play them too; else when few are staged."""
-        if (self._played or self._reports) and (idle or self._parted or 2 * self._waiting() <= self._most):
+        if (self._played or self._reports) and (idle or self._parted or self._waiting() <= self._most):
             played, self._played, reports, self._reports = self._played, [], self._reports, []
             self._send(self.controller, done_note(played, reports, self.losses))
 

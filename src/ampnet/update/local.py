@@ -61,6 +61,8 @@ class LocalUpdates:
         self._copies = {name: graph.copies[name] for name in nodes if name in graph.copies}
         self._work: dict[str, _Work] | None = {} if announce.wants(Worked) else None
         self._retired = 0
+        self._counted: tuple[Column, dict[tuple[int, int], int]] = (np.zeros(0, dtype=np.int64), {})
+        """Of the instances that were asked for last: how many each copy sees, by the number of copies and its own."""
         self._hand = hand
         self.tokens: deque[Token] = deque()
         self.members: dict[str, Member] = {}
@@ -79,6 +81,9 @@ class LocalUpdates:
                         worker=worker,
                         clock=clock,
                     )
+        here = Counter(member.group.name for member in self.members.values())
+        self._beside = {name for name, member in self.members.items() if here[member.group.name] > 1}
+        """Replicas with another one of their group on this worker, which may have the same memory."""
 
     # -- tokens of replicas
 
@@ -111,7 +116,12 @@ class LocalUpdates:
         found = self._copies.get(node.name)
         if found is None or not found.by_instance:
             return len(instances)
-        return int(np.count_nonzero(instances % found.count == found.number))
+        if instances is not self._counted[0]:
+            self._counted = instances, {}
+        counts, which = self._counted[1], (found.count, found.number)
+        if which not in counts:
+            counts[which] = int(np.count_nonzero(instances % found.count == found.number))
+        return counts[which]
 
     def note_lags(self, node: Parameterised, lags: Iterable[tuple[int, int]]) -> None:
         """Add (staleness, messages) pairs to the next `Worked` event."""
@@ -132,7 +142,7 @@ class LocalUpdates:
     def all_full(self, nodes: Sequence[Parameterised]) -> None:
         """Counters of several nodes are full. Those that update by themselves take one step of the optimizer's kernel
         together; each is assigned an equal share of its time."""
-        alone = [node for node in nodes if node.updater.due() and node.name not in self.members]
+        alone = [node for node in nodes if node.updater.due() and node.name not in self._beside]
         if len(alone) < 2:
             alone = []
         noted = self._announce.wants(Updated) and bool(alone)
@@ -148,6 +158,9 @@ class LocalUpdates:
         if self._work is not None:
             for node in alone:
                 self._work_of(node.name).updates += 1
+        for node in alone:
+            if (member := self.members.get(node.name)) is not None:
+                member.updated()
         for node in nodes:
             if node not in alone:
                 self.is_full(node)

@@ -91,7 +91,7 @@ class Passage:
                 kernel.renew(self)
         self.tape = self._find_tape()
         """The calls of its layout, where they can be played again."""
-        self.left: Counter[str] = Counter(site.name for op in layout.operations if op.first for site in op.trained)
+        self.left = dict(layout.trains)
         """Of each node with parameters: sites whose gradients have not been collected yet."""
 
     def _find_tape(self) -> Tape | None:

@@ -116,8 +116,8 @@ class Player:
         self.faults = Faults(name, self.skips)
         self._alone = schedule.one_by_one and not any(planner.sites.parted for planner in self.planners)
         """Whether passages run one by one, each from its first to its last operation."""
-        derived = any(node.updater.view is not None for node in updates.trains)
-        self.products = Products(narrow=precision == "bfloat16", steady=self._alone and not derived)
+        steady = self._alone and all(_is_steady(node.updater) for node in updates.trains)
+        self.products = Products(narrow=precision == "bfloat16", steady=steady)
         self._stretch = -1 if self._alone else _STRETCH if schedule.one_by_one else 1
         """Operations of one passage between two choices of the schedule; -1: all."""
         self._look = _LOOK if self._stretch == 1 else 1
@@ -653,6 +653,11 @@ class Player:
         self.shelf.clear()
         for node in self.nodes.values():
             node.forget()
+
+
+def _is_steady(updater: Updater) -> bool:
+    """Whether the weights that a wave computes with stay the same until it ends, if waves are played one by one."""
+    return updater.of_all is None if updater.view is None else updater.view.lasts
 
 
 def _updater(site: Site) -> Updater:
