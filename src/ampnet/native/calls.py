@@ -384,7 +384,8 @@ def finite(tensors: Sequence[Tensor]) -> bool | None:
     """Whether all numbers are finite; None: it was not computed."""
     told = array("d", (0.0,))
     at, threads, words = told.buffer_info()[0], torch.get_num_threads(), array("q")
-    for x in tensors:
+    for one in tensors:
+        x = one[:1] if one.dim() and one.shape[0] and one.stride(0) == 0 else one  # one row, seen many times
         if not takes(x) or not x.is_contiguous():
             return None
         words.extend((_functions[x.dtype]["look"], 6, threads, x.numel(), x.data_ptr(), at))

@@ -209,6 +209,7 @@ class Loss(Node):
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], int] | None:
         """What `judge_all` returns, computed natively. None if it is not, or a label is out of range."""
         function, judge, weight, x = self.function, self._judge, self.weight, prediction
+        each, count = 1, n
         if not isinstance(function, str) or not calls.takes(x) or not n:
             return None
         if function == "selection":
@@ -216,28 +217,31 @@ class Loss(Node):
                 return None
             g = torch.empty_like(x, memory_format=torch.contiguous_format)
             done = judge.selection(x, offsets, label, g, weight)
-        elif offsets is not None:  # messages of several rows: losses are means over them
-            return None
-        elif function == "cross_entropy":
-            if label.dtype != torch.int64 or label.shape != x.shape[:-1] or x.dim() != 2:
-                return None
-            g = torch.empty_like(x, memory_format=torch.contiguous_format)
-            done = judge.cross_entropy(x, label, g, weight)
-        elif label.shape != x.shape or label.dtype != x.dtype:
-            return None
         else:
-            g = torch.empty_like(x, memory_format=torch.contiguous_format)
-            if function == "binary_cross_entropy":
-                done = judge.binary_cross_entropy(x, label, g, weight)
+            each, count = rows_each(offsets), len(x)  # the loss of a message is the mean over its rows
+            if not each:
+                return None
+            if function == "cross_entropy":
+                if label.dtype != torch.int64 or label.shape != x.shape[:-1] or x.dim() != 2:
+                    return None
+                g = torch.empty_like(x, memory_format=torch.contiguous_format)
+                done = judge.cross_entropy(x, label, g, weight / each)
+            elif label.shape != x.shape or label.dtype != x.dtype:
+                return None
             else:
-                done = judge.errors(x, label, g, weight, squared=function == "squared_error")
+                g = torch.empty_like(x, memory_format=torch.contiguous_format)
+                if function == "binary_cross_entropy":
+                    done = judge.binary_cross_entropy(x, label, g, weight / each)
+                else:
+                    done = judge.errors(x, label, g, weight / each, squared=function == "squared_error")
         if not done or judge.wrong:
             return None
-        found = {} if self._usual is None else {self._usual: torch.tensor([judge.metric], dtype=torch.float64)}
+        told = torch.from_numpy(np.array([each * judge.loss, judge.metric]))
+        found = {} if self._usual is None else {self._usual: told[1:]}
         if len(self.metrics) > len(found):
             rest = self._measure(x, label, without=self._usual)
             found = {m: found[m] if m in found else rest[m].sum().view(1) for m in self.metrics}
-        return torch.tensor(judge.loss, dtype=torch.float64), g, found, n
+        return told[0], g, found, count
 
     def _measure(self, prediction: Tensor, label: Tensor, without: str | None = None) -> dict[str, Tensor]:
         """Every metric of every row; ``without``: but this one."""
