@@ -21,7 +21,7 @@ def test_without_replicas_they_are_in_order() -> None:
         for i in range(20):
             taken.append(numbers.take())
             if i % 3:
-                numbers.free(taken[i // 2])
+                numbers.free([taken[i // 2]])
         assert taken == list(range(20))
 
 
@@ -33,7 +33,7 @@ def test_the_replica_with_the_fewest_gets_the_next() -> None:
     numbers = Numbers([2])
     assert [numbers.take() for _ in range(6)] == [0, 1, 2, 3, 4, 5]
     for number in (3, 5):
-        numbers.free(number)
+        numbers.free([number])
     assert [numbers.take() for _ in range(4)] == [7, 9, 6, 11]
 
 
@@ -49,7 +49,7 @@ def test_no_number_twice_and_balance_wherever_it_can_be(moduli: list[int], steps
     for step in steps:
         if step is not None:
             if flying:
-                numbers.free(flying.pop(step % len(flying)))
+                numbers.free([flying.pop(step % len(flying))])
             continue
         loads = {n: [sum(f % n == c for f in flying) for c in range(n)] for n in moduli}
         number = numbers.take()

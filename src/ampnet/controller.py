@@ -220,9 +220,9 @@ class Controller:
             most = 1 if self._together and len(self._open) > 1 else self.free
             if opened.stream.train and self._pause_after is not None:
                 most = min(most, self._pause_after[0])
-            while len(batch) < most and opened.ahead is not None:
+            for position, instance in opened.take(self._read, most):
                 number = self.numbers.take()
-                positions[number], batch[number] = opened.take(self._read)
+                positions[number], batch[number] = position, instance
             if opened.ahead is None:
                 self._open.pop(0)
                 self._draining.append(opened)
@@ -313,15 +313,16 @@ class Controller:
             if not instance.fits(fields):
                 self._complain(opened, number, instance)
         at = self.clock()  # before staging: workers may begin at once
-        staged = self._stage(batch, opened.stream)
+        staged, flying = self._stage(batch, opened.stream), self._in_flight
+        # In a wave, a worker reports the results of an instance before it reports it as played.
+        reported = bool(staged) and (train or self.collect is not None)
         for (number, instance), workers in zip(batch.items(), staged or repeat(0), strict=False):
-            # In a wave, a worker reports the results of an instance before it reports it as played.
-            due = 0 if staged and (train or self.collect is not None) else self._due(instance, train)
+            due = 0 if reported else self._due(instance, train)
             position = positions[number]
             if opened.told and (counts := opened.told.pop(position, None)):
                 self._told.count_before(number, counts)
                 due -= 0 if train else min(due, sum(counts.values()))
-            self._in_flight[number] = _InFlight(opened, position, instance.records, due, workers, instance)
+            flying[number] = _InFlight(opened, position, instance.records, due, workers, instance)
         if not staged:
             self._post_all(opened, batch)
         elif self._announce.wants(Pump):
@@ -426,15 +427,15 @@ class Controller:
 
     def played(self, instances: Column) -> None:
         """Called when a worker has played its part of these instances."""
-        done: dict[int, tuple[Opened, list[int]]] = {}
+        flying, over = self._in_flight, list[int]()
         for number in instances.tolist():
-            waiting = self._in_flight.get(number)
+            waiting = flying.get(number)
             if waiting is None or not waiting.playing:
                 raise PairingError(f"instance {number} was played, but no worker had to play it any more")
             waiting.playing -= 1
             if not waiting.playing and not waiting.due:
-                self._over(waiting, number, done)
-        self._retire_all(done)
+                over.append(number)
+        self._retire_all(over)
 
     def report(self, report: Report) -> None:
         """Called with the report of a loss. Its messages may be of two streams (no barrier). Those that were counted
@@ -493,7 +494,7 @@ class Controller:
         )
 
     def _settle(self, instances: Column) -> None:
-        done: dict[int, tuple[Opened, list[int]]] = {}
+        over: list[int] = []
         for number, count in Counter(instances.tolist()).items():
             waiting = self._in_flight.get(number)
             if waiting is None:
@@ -502,23 +503,26 @@ class Controller:
             if waiting.due < 0:
                 raise PairingError(f"instance {number} was answered more often than it was pumped")
             if not waiting.due and not waiting.playing:
-                self._over(waiting, number, done)
-        self._retire_all(done)
+                over.append(number)
+        self._retire_all(over)
 
-    def _over(self, waiting: _InFlight, number: int, done: dict[int, tuple[Opened, list[int]]]) -> None:
-        opened = waiting.stream
-        opened.retired += 1
-        opened.records += waiting.records
-        if opened.watch is not None:
-            opened.watch.done(waiting.position)
-        done.setdefault(id(opened), (opened, []))[1].append(number)
-
-    def _retire_all(self, done: Mapping[int, tuple[Opened, list[int]]]) -> None:
-        for opened, gone in done.values():
+    def _retire_all(self, over: Sequence[int]) -> None:
+        """These instances are complete. They may be of several streams."""
+        done: dict[Opened, list[int]] = {}
+        opened: Opened | None = None
+        for number in over:
+            waiting = self._in_flight.pop(number)
+            if waiting.stream is not opened:
+                opened = waiting.stream
+                gone = done.setdefault(opened, [])
+            opened.retired += 1
+            opened.records += waiting.records
+            if opened.watch is not None:
+                opened.watch.done(waiting.position)
+            gone.append(number)
+        self.numbers.free(over)
+        for opened, gone in done.items():
             train = opened.stream.train
-            for number in gone:
-                del self._in_flight[number]
-                self.numbers.free(number)
             at = self.clock() if self._announce.wants(Retire) else 0.0
             self._retire(np.array(gone), train)
             if self._announce.wants(Retire):

@@ -23,32 +23,38 @@ class Numbers:
 
     def __init__(self, moduli: Iterable[int], block: int = 1) -> None:
         self._block, self._left, self._best = block, 0, 0
-        self._moduli = sorted(set(moduli)) or [1]
+        self._moduli = _distinct(moduli)
         self._period = math.lcm(*self._moduli)
         self._next = list(range(self._period))
         self._flying = [[0] * n for n in self._moduli]
 
     def is_like(self, moduli: Iterable[int], block: int) -> bool:
         """Whether it was made with these settings."""
-        return (self._moduli, self._block) == (sorted(set(moduli)) or [1], block)
+        return (self._moduli, self._block) == (_distinct(moduli), block)
 
     def take(self) -> int:
         """Returns an unused number."""
         if not self._left:
             self._best, self._left = self._fewest(), self._block
         self._left -= 1
-        number = self._next[self._best]
-        self._next[self._best] += self._period
-        if self._period == 1:  # there is nothing to share out
-            return number
-        for n, load in zip(self._moduli, self._flying, strict=True):
-            load[number % n] += 1
+        best = self._best
+        number = self._next[best]
+        self._next[best] += self._period
+        if self._period > 1:  # else there is nothing to share out
+            for n, load in zip(self._moduli, self._flying, strict=True):
+                load[best % n] += 1
         return number
 
     def _fewest(self) -> int:
         """Returns the remainder of the next number modulo the period."""
         if self._period == 1:
             return 0
+        if len(self._moduli) == 1:
+            loads = self._flying[0]
+            fewest = min(loads)
+            if loads.count(fewest) == 1:
+                return loads.index(fewest)
+            return min([c for c, load in enumerate(loads) if load == fewest], key=self._next.__getitem__)
         both = list(zip(self._moduli, self._flying, strict=True))
         return min(range(self._period), key=lambda c: (sum(load[c % n] for n, load in both), self._next[c]))
 
@@ -72,9 +78,14 @@ class Numbers:
         self._flying = [[0] * n for n in self._moduli]
         self._left = 0
 
-    def free(self, number: int) -> None:
-        """Called when the instance of this number is not in flight any more."""
+    def free(self, numbers: Iterable[int]) -> None:
+        """Called when the instances of these numbers are not in flight any more."""
         if self._period == 1:
             return
         for n, load in zip(self._moduli, self._flying, strict=True):
-            load[number % n] -= 1
+            for number in numbers:
+                load[number % n] -= 1
+
+
+def _distinct(moduli: Iterable[int]) -> list[int]:
+    return sorted({*moduli} - {1}) or [1]

@@ -111,17 +111,19 @@ class Opened:
     def _name(self) -> str:
         return f"stream '{self.stream.name}'"
 
-    def take(self, read: Read) -> tuple[int, Instance]:
-        """Returns the instance ahead with its position, to be pumped, and reads the next one."""
-        instance, position = self.ahead, self.read - 1
-        assert instance is not None
-        self.pumped += 1
-        if position >= self.reach:
-            self.reach = position + 1
-        if self.again:
-            self.again.discard(position)
-        self.peek(read)
-        return position, instance
+    def take(self, read: Read, most: int) -> list[tuple[int, Instance]]:
+        """Returns the next instances with their positions, to be pumped, and reads the one behind them."""
+        out: list[tuple[int, Instance]] = []
+        while self.ahead is not None and len(out) < most:
+            position = self.read - 1
+            out.append((position, self.ahead))
+            self.pumped += 1
+            if position >= self.reach:
+                self.reach = position + 1
+            if self.again:
+                self.again.discard(position)
+            self.peek(read)
+        return out
 
     def coming(self, most: int) -> list[Instance]:
         """Returns instances that are not pumped yet, ``most`` at most, the next one first; without reading any."""

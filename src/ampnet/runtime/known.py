@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from ampnet.instance import Instance
 
@@ -20,7 +21,8 @@ class Known:
     def __init__(self) -> None:
         self.instances: list[Instance] = []
         self._places: dict[int, int] = {}
-        self._stamps: list[tuple[int, ...] | None] = []
+        self._stamps: list[list[tuple[Tensor, int]] | None] = []
+        """Of each instance: its payloads, and how often they had been written to."""
 
     def __len__(self) -> int:
         """The number of instances that are unchanged since the fork."""
@@ -47,16 +49,18 @@ class Known:
     def place(self, instance: Instance) -> int:
         """Returns the index of an instance in the list; -1 if workers do not have its current version."""
         place = self._places.get(id(instance), -1)
-        if place >= 0 and self._stamps[place] != _stamp(instance):
-            del self._places[id(instance)]
-            return -1
+        for payload, version in (self._stamps[place] or ()) if place >= 0 else ():
+            if payload._version != version:
+                del self._places[id(instance)]
+                return -1
         return place
 
 
-def _stamp(instance: Instance) -> tuple[int, ...] | None:
-    """Returns the write count of each payload; None if torch does not count writes (in inference mode)."""
+def _stamp(instance: Instance) -> list[tuple[Tensor, int]] | None:
+    """Returns each payload with its write count; None if torch does not count writes (in inference mode)."""
+    payloads = [given.payload for given in instance.feeds.values() if given.payload is not None]
     try:
-        return tuple([given.payload._version for given in instance.feeds.values() if given.payload is not None])
+        return [(payload, payload._version) for payload in payloads]
     except RuntimeError:
         return None
 

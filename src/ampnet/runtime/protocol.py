@@ -140,7 +140,7 @@ def done_of(note: Note, losses: Mapping[str, Sequence[str]]) -> tuple[Column, li
     if "judged" in note.arrays:
         judged, values = np.asarray(note.arrays["judged"]), np.asarray(note.arrays["values"])
         for number, (node, metrics) in enumerate(losses.items()):
-            at = np.flatnonzero(judged[1] == number)
+            at = np.flatnonzero(judged[1] == number) if len(losses) > 1 else np.arange(judged.shape[1])
             if len(at):
                 found = np.ascontiguousarray(values[at].T)
                 rows = torch.from_numpy(found)
