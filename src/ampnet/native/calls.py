@@ -16,6 +16,7 @@ import operator
 import struct
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 
 import torch
@@ -55,7 +56,13 @@ _NAMES = (
     "errors",
     "binary_cross_entropy",
     "look",
+    "pointwise",
 )
+POINTWISE = (
+    *("copy", "add", "sub", "mul", "div", "neg", "relu", "tanh", "sigmoid", "exp", "log", "square", "abs"),
+    *("relu_back", "tanh_back", "sigmoid_back", "square_back", "abs_back", "div_back", "total"),
+)
+"""The elementwise steps, in the order of `source/pointwise.h`."""
 _functions: dict[torch.dtype, dict[str, int]] = {}
 """Addresses, by type of numbers; empty until the kernels are loaded."""
 _run: Callable[[int, int], None]
@@ -249,6 +256,8 @@ def add_back(total: Tensor, g: Tensor, index: Tensor | None) -> bool:
 def _move(name: str, to: Tensor, x: Tensor, ordered: Tensor, index: Tensor | None) -> bool:
     """``ordered``: the side whose rows are taken in order."""
     dtype = to.dtype
+    if to.dim() == 1 == x.dim():  # rows that are single numbers
+        to, x, ordered = to.unsqueeze(1), x.unsqueeze(1), ordered.unsqueeze(1)
     if not takes(to) or not _fits(dtype, to) or not _fits(dtype, x) or not _indexed(index):
         return False
     rows, width = ordered.shape
@@ -274,6 +283,44 @@ def sum_up(out: Tensor, x: Tensor, index: Tensor, offsets: Tensor, *, add: bool 
     assert targets == offsets.shape[0] - 1
     words = (out.data_ptr(), out.stride(0), x.data_ptr(), x.stride(0), index.data_ptr(), offsets.data_ptr(), add)
     _call("sum_up", dtype, targets, width, *words)
+    return True
+
+
+Place = tuple[int, int, int]
+"""The number of a tensor of rows, the first column there, and 0 where one column meets all others, else 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseStep:
+    """``out = f(a, b, c)`` of some columns."""
+
+    what: int
+    """Index into `POINTWISE`."""
+    add: bool
+    """Whether it is added to what is there."""
+    width: int
+    places: tuple[Place, ...]
+    """Of the result, and of what it is computed from."""
+
+
+_NOWHERE = [(0, 0, 0) * (4 - n) for n in range(5)]
+
+
+def pointwise(steps: Sequence[PointwiseStep], rows: int, tensors: Sequence[Tensor]) -> bool:
+    """Elementwise steps on rows, one after the other. ``tensors``: ``[rows, columns]``; of one row: a constant."""
+    dtype = tensors[0].dtype
+    if not takes(tensors[0]) or any(not _fits(dtype, x) for x in tensors):
+        return False
+    size = tensors[0].element_size()
+    where = [(x.data_ptr(), 0 if x.shape[0] == 1 != rows else x.stride(0)) for x in tensors]
+    words: list[int] = []
+    for step in steps:
+        words += (step.what, step.add, step.width)
+        for number, column, stride in step.places:
+            at, row = where[number]
+            words += (at + size * column, row, stride)
+        words += _NOWHERE[len(step.places)]
+    _call("pointwise", dtype, rows, len(steps), *words)
     return True
 
 

@@ -293,14 +293,14 @@ class Slice(Operation):
         if not self.shapes[0]:
             raise PayloadError("a row that is a single number has no columns")
         self._width = self.shapes[0][-1]
-        self._start, self._stop, _ = slice(settings["start"], settings["stop"]).indices(self._width)
+        self.start, self._stop, _ = slice(settings["start"], settings["stop"]).indices(self._width)
 
     def forward(self, v: Values) -> Tensor:
-        y: Tensor = v[self.x][..., self._start : self._stop]
+        y: Tensor = v[self.x][..., self.start : self._stop]
         return y
 
     def backward(self, g: Tensor, v: Values, grads: Gradients, wanted: Sequence[bool]) -> None:
-        grads.add_columns(self.x, g, self._start, self._width)
+        grads.add_columns(self.x, g, self.start, self._width)
 
 
 class Total(Operation):
@@ -311,15 +311,15 @@ class Total(Operation):
     def setup(self, settings: Mapping[str, Any]) -> None:
         if not self.shapes[0]:
             raise PayloadError("a row that is a single number has no columns")
-        self._keepdim, self._mean = settings["keepdim"], self.step.op == "mean"
+        self._keepdim, self.mean = settings["keepdim"], self.step.op == "mean"
 
     def forward(self, v: Values) -> Tensor:
         x: Tensor = v[self.x]
-        return x.mean(-1, keepdim=self._keepdim) if self._mean else x.sum(-1, keepdim=self._keepdim)
+        return x.mean(-1, keepdim=self._keepdim) if self.mean else x.sum(-1, keepdim=self._keepdim)
 
     def backward(self, g: Tensor, v: Values, grads: Gradients, wanted: Sequence[bool]) -> None:
         g = g if self._keepdim else g.unsqueeze(-1)
-        if self._mean:
+        if self.mean:
             g = g / self.shapes[0][-1]
         grads.add(self.x, g.expand(g.shape[0], *self.shapes[0]))
 

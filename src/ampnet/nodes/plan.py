@@ -11,12 +11,15 @@ The first batch tells the shapes and types of all values; from then on it is kno
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from ampnet.errors import PayloadError
+from ampnet.nodes import pointwise
 from ampnet.nodes.kept import Kept
-from ampnet.nodes.operations import READY, Gradients, Operation, Values
+from ampnet.nodes.operations import READY, Gradients, Operation, Shape, Values
 from ampnet.nodes.program import Program, Ref
 
 
@@ -26,13 +29,23 @@ class Plan:
     def __init__(self, program: Program, xs: Sequence[Tensor]) -> None:
         self.size, self.out = program.size, program.out.index
         self._blank = [None] * len(program.steps)
-        self._steps = self._ready(program, xs)
-        self._wanted = self._want(len(xs))
-        self._back = [op for op in reversed(self._steps) if self._wanted[op.at]]
-        self.kept = sorted({i for op in self._back for i in op.needs(self._wanted)})
+        self.shapes: list[Shape | None] = []
+        """The shape of a row of each value; None: it is not needed."""
+        self.dtypes: list[torch.dtype | None] = []
+        self.steps = self._ready(program, xs)
+        """What is needed of the program, in order."""
+        self.wanted = self._want(len(xs))
+        """For each value, whether its gradient is needed."""
+        self.back = [op for op in reversed(self.steps) if self.wanted[op.at]]
+        self.kept = sorted({i for op in self.back for i in op.needs(self.wanted)})
         """The numbers of the values that `gradients` must be given."""
-        self._inputs = range(len(xs))
-        self._repeats = any(op.repeats for op in self._steps)
+        self.inputs = range(len(xs))
+        self._repeats = any(op.repeats for op in self.steps)
+
+    @cached_property
+    def line(self) -> pointwise.Pointwise | None:
+        """The same as elementwise steps of a native call; None where it has others."""
+        return pointwise.of(self)
 
     def _ready(self, program: Program, xs: Sequence[Tensor]) -> list[Operation]:
         needed = {self.out}
@@ -55,15 +68,17 @@ class Plan:
             steps.append(operation)
         self._floating = [v is not None and v.is_floating_point() for v in values]
         result = values[self.out]
-        self._shape, self._dtype = result.shape[1:], result.dtype
+        self._shape, self.dtype = result.shape[1:], result.dtype
+        self.shapes = [None if v is None else tuple(v.shape[1:]) for v in values]
+        self.dtypes = [None if v is None else v.dtype for v in values]
         return steps
 
     def _want(self, inputs: int) -> list[bool]:
         moved = [floating and i < inputs for i, floating in enumerate(self._floating)]
-        for op in self._steps:
+        for op in self.steps:
             moved[op.at] = op.passes and self._floating[op.at] and any(moved[i] for i in op.refs)
         leads = [i == self.out for i in range(self.size)]
-        for op in reversed(self._steps):
+        for op in reversed(self.steps):
             if leads[op.at] and moved[op.at]:
                 for i in op.refs:
                     leads[i] = True
@@ -72,8 +87,8 @@ class Plan:
     def run(self, xs: Sequence[Tensor], out: Tensor | None = None) -> tuple[Tensor, Values]:
         """The result, and all values. ``out``: where the result may be written to: then it is what is returned."""
         v: Values = [*xs, *self._blank]
-        for op in self._steps:
-            if op.at == self.out and out is not None and out.shape[1:] == self._shape and out.dtype == self._dtype:
+        for op in self.steps:
+            if op.at == self.out and out is not None and out.shape[1:] == self._shape and out.dtype == self.dtype:
                 v[op.at] = op.write(v, out)
             else:
                 v[op.at] = op.forward(v)
@@ -90,13 +105,13 @@ class Plan:
             for place, i in enumerate(self.kept):
                 v[i] = kept[place]
         grads = Gradients(self.size)
-        if self._wanted[self.out]:
+        if self.wanted[self.out]:
             grads.of[self.out] = g
-        for op in self._back:
+        for op in self.back:
             mine = grads.of[op.at]
             if mine is not None:
-                op.backward(mine, v, grads, self._wanted)
-        out = grads.of[: len(self._inputs)]
+                op.backward(mine, v, grads, self.wanted)
+        out = grads.of[: len(self.inputs)]
         return [None if g is None else g.contiguous() for g in out] if self._repeats else out
 
 

@@ -6,6 +6,7 @@
 // addresses, tensors are (address of the first row, distance between rows), an address of 0 is a tensor that is not there.
 #include "gates.h"
 #include "losses.h"
+#include "pointwise.h"
 #include "product.h"
 #include "rows.h"
 #include "steps.h"
@@ -72,6 +73,7 @@ BOTH(selection, (void)threads; selection<T>(w[0], (const T*)w[1], (Words)w[2], (
 BOTH(errors, (void)threads; errors<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), rows<T>(w + 6), w[8] != 0, judged<T>(w + 9)))
 BOTH(binary_cross_entropy, (void)threads;
      binary_cross_entropy<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), rows<T>(w + 6), judged<T>(w + 8)))
+BOTH(pointwise, (void)threads; pointwise<T>(w[0], w[1], w + 2))
 BOTH(look, (void)threads; look<T>(w[0], (const T*)w[1], (double*)w[2]))
 
 extern "C" void ampnet_run(Words at, int64_t words) {
