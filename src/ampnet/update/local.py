@@ -161,8 +161,9 @@ class LocalUpdates:
         for node in alone:
             if (member := self.members.get(node.name)) is not None:
                 member.updated()
+        stepped = set(alone)
         for node in nodes:
-            if node not in alone:
+            if node not in stepped:
                 self.is_full(node)
 
     def is_full(self, node: Parameterised) -> None:

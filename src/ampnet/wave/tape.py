@@ -169,7 +169,7 @@ class Tape:
             play(op)
         elif words := self._words(op, kernel, partial(play, op)):
             found = self.single[backward][at] = Calls()
-            found.add(words, self._layout.arenas, _read_by(op))
+            found.add(words, self._layout.arenas, _read_by(op, kernel))
 
     def collect(self, at: int, op: Operation, kernel: Kernel, sums: Sequence[Sums]) -> None:
         """Collect the gradients of a site, by its calls if they are known for sums like these."""
@@ -184,12 +184,12 @@ class Tape:
             kernel.collect()
         elif words := self._words(op, kernel, kernel.collect):
             found = Calls()
-            found.add(words, self._layout.arenas, _read_by(op))
+            found.add(words, self._layout.arenas, _read_by(op, kernel))
             self._collected[at] = _Collected(found, list(sums), old, [some.old for some in sums])
 
     def _words(self, op: Operation, kernel: Kernel, play: Callable[[], None]) -> array[int] | None:
         """Play, and return the calls; None if these are not all of it."""
-        if not kernel.tapes or any(arena.varies for arena in _read_by(op)):
+        if not kernel.tapes or any(arena.varies for arena in _read_by(op, kernel)):
             play()
             return None
         watch = _Watch()
@@ -220,7 +220,8 @@ class Tape:
                 stretch.extend(single[first + step * i])
 
 
-def _read_by(op: Operation) -> list[Arena]:
+def _read_by(op: Operation, kernel: Kernel) -> list[Arena]:
     """The arenas that an operation reads and that hold rows by now."""
-    found = [read.arena for read in op.reads] + [bag.arena for bag in op.bags]
+    unread = kernel.unread(op)
+    found = [read.arena for slot, read in enumerate(op.reads) if slot not in unread] + [bag.arena for bag in op.bags]
     return [arena for arena in dict.fromkeys(found) if arena.data is not None]

@@ -12,6 +12,7 @@ tensors holds for the next passage (`renew`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -58,6 +59,10 @@ class Kernel:
 
     def end(self) -> None:
         """Called when the passage has ended: drop tensors that belong to it."""
+
+    def unread(self, op: Operation) -> Collection[int]:
+        """Slots whose rows an operation does not look at: what it needs of them was computed before."""
+        return ()
 
     def rows(self, op: Operation, slot: int) -> Tensor:
         """The input rows of an operation; read-only."""

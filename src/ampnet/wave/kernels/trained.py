@@ -15,7 +15,7 @@ collects a weight's gradient, of all rounds at once:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -218,6 +218,12 @@ class TrainedKernel(Kernel):
     def out_rows(self, op: Operation) -> int:
         """The number of output rows of an operation."""
         return len(op.reads[0].arena.rows_made) if self.lifted else op.stop - op.start
+
+    def unread(self, op: Operation) -> Collection[int]:
+        if op.first or not self.hoisted:
+            return ()
+        read = {source.slot for i, part in enumerate(self.parts) if i not in self.hoisted for source in part.sources}
+        return {source.slot for i in self.hoisted for source in self.parts[i].sources} - read
 
     def _x(self, part: int, op: Operation) -> Tensor | None:
         """A part of the input rows of an operation; None if it is zero or its product is made already."""
