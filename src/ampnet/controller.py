@@ -155,8 +155,11 @@ class Controller:
 
     def share_out(self, copies: int, together: int) -> None:
         """Before anything is pumped: number instances so that ``together`` of them in a row go to the same one of
-        ``copies`` copies, the one with the fewest in flight. Nothing changes if they are numbered so already."""
-        if self.numbers.is_like([copies], together):
+        ``copies`` copies, the one with the fewest in flight. Nothing changes if they are numbered so already, or if all
+        the instances go to the copies of the whole model in turns."""
+        if copies == 1 or self.numbers.is_like([copies], together):
+            return
+        if self.teams > 1 and not self.numbers.balances(copies):
             return
         state, self.numbers = self.numbers.state(), Numbers([copies], together)
         self.numbers.restore(state)

@@ -32,6 +32,10 @@ class Numbers:
         """Whether it was made with these settings."""
         return (self._moduli, self._block) == (_distinct(moduli), block)
 
+    def balances(self, copies: int) -> bool:
+        """Whether this number of replicas, and no other, has equally many instances in flight."""
+        return self._moduli == [copies]
+
     def take(self) -> int:
         """Returns an unused number."""
         if not self._left:

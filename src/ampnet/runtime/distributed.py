@@ -258,9 +258,7 @@ class Distributed(Runtime):
         if self._changed_rates:
             self._there.post.everybody(Kind.RATES, rates=dict(self._changed_rates))
         self.controller.teams = len(self._there.teams)
-        copies, together = self._there.staging.shares
-        if copies > 1:
-            self.controller.share_out(copies, together)
+        self.controller.share_out(*self._there.staging.shares)
 
     def _made_workers(self) -> Hired:
         """Start workers with `_beginning`."""

@@ -46,7 +46,7 @@ from ampnet.runtime.protocol import (
     token_note,
     token_of,
 )
-from ampnet.runtime.staging import parted
+from ampnet.runtime.staging import parted, share_of
 from ampnet.runtime.teams import Ends
 from ampnet.runtime.transport import AnyEndpoint, Frame, Note
 from ampnet.runtime.watch import BEAT, IDLE
@@ -107,8 +107,8 @@ class Host:
         mine = [teams[i][0] for i in self._teams]
         self._ends = [teams[i][1] for i in self._teams]
         self._first = [team.workers[0] == number for team in mine]
-        self._most = max(1, -(-len(mine) * places // 2))
-        """Wave size, if workers cut waves: half of the instances in flight are computed while the others are staged."""
+        self._most = share_of(places, len(mine))
+        """Wave size, if workers cut waves."""
         self._parted = parted([team for team, _ in teams])
         self._played: list[int] = []
         self._reports: list[Report] = []

@@ -30,6 +30,12 @@ def parted(teams: Sequence[Team]) -> bool:
     return any(len(team.workers) > 1 for team in teams)
 
 
+def share_of(places: int, teams: int = 1) -> int:
+    """Returns the wave size of a worker that cuts waves by itself: half of its instances in flight, while the other
+    half is staged. ``teams``: those that it has."""
+    return max(1, -(-teams * places // 2))
+
+
 class Staging:
     """Sends instances to the workers of their team."""
 
@@ -65,9 +71,11 @@ class Staging:
         self.waves = 0
         """The number of the last wave."""
         self.shares = (1, 1)
-        """The number of copies of nodes that waves are distributed over, and the wave size; not of the whole model."""
+        """The number of copies that waves are distributed over, of nodes or of the whole model, and the wave size."""
         if self._parted and len(teams) == 1:
             self.shares = (copies_of(teams[0], copies), wave_size or size_of(len(teams[0].workers), places))
+        elif not self._parted:
+            self.shares = (len(teams), wave_size or share_of(places))
 
     def stage(self, instances: Mapping[int, Instance], train: bool, stream: int) -> list[int]:
         """Send instances, all of them for one team. Returns the number of workers that will play each."""
