@@ -524,12 +524,14 @@ class Controller:
                 opened.watch.done(waiting.position)
             gone.append(number)
         self.numbers.free(over)
+        left = len(self._in_flight) + len(over)
         for opened, gone in done.items():
             train = opened.stream.train
             at = self.clock() if self._announce.wants(Retire) else 0.0
             self._retire(np.array(gone), train)
+            left -= len(gone)  # of other streams, instances retire in the next event
             if self._announce.wants(Retire):
-                left, more = len(self._in_flight), self._more
+                more = self._more
                 self._announce(Retire(at, opened.stream.name, train, tuple(gone), left, more))
         if done:
             self._close_drained()
