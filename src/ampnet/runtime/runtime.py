@@ -148,7 +148,16 @@ class Runtime:
         seconds += 0.0 if self._predicting is None else self._predicting._ran
         shares = tuple(min(1.0, one / seconds) if seconds > 0 else 0.0 for one in busy)
         kernels = native.state().text if self._on_cpu() else ""
-        return RunStats(self.engine.name, self.engine.reason, waves, instances, in_flight, shares, kernels=kernels)
+        return RunStats(
+            self.engine.name,
+            self.engine.reason,
+            waves,
+            instances,
+            in_flight,
+            shares,
+            kernels=kernels,
+            seconds=seconds,
+        )
 
     def _on_cpu(self) -> bool:
         return all(w.is_cpu for node in self.graph.parameterised().values() for w in node.updater.weights)

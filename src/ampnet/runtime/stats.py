@@ -40,6 +40,8 @@ class RunStats:
     ahead: int = 0
     """Waves that were planned while a device computed the wave before. On a processor there are none: planning would
     take the time of computing."""
+    seconds: float = 0.0
+    """Seconds of all runs."""
 
     def words(self) -> str:
         """Returns the statistics as one line of text."""

@@ -64,7 +64,7 @@ WAVES_AHEAD = 2
 each is an update that its gradients do not know of."""
 _LOOK = 8
 """Operations after which it is looked whether their events are wanted, where waves take turns."""
-_STRETCH = 6
+STRETCH = 6
 """The number of operations between two receives, if nodes are split over workers."""
 
 
@@ -118,7 +118,7 @@ class Player:
         """Whether passages run one by one, each from its first to its last operation."""
         steady = self._alone and all(_is_steady(node.updater) for node in updates.trains)
         self.products = Products(narrow=precision == "bfloat16", steady=steady)
-        self._stretch = -1 if self._alone else _STRETCH if schedule.one_by_one else 1
+        self._stretch = -1 if self._alone else STRETCH if schedule.one_by_one else 1
         """Operations of one passage between two choices of the schedule; -1: all."""
         self._look = _LOOK if self._stretch == 1 else 1
         """Steps after which it is looked whether operations are wanted, where they are wanted now and then."""
@@ -274,7 +274,7 @@ class Player:
         if told:
             self._tell_traces()
             numbers = tuple(lot.numbers)
-            operations = sum(len(told_of(passage, op, FORWARD)) for op in layout.operations)
+            operations = sum(len(told_of(layout, op, FORWARD)) for op in layout.operations)
             self._announce(Wave(began, self.clock() - began, self.name, passage.number, lot.train, numbers, operations))
         return passage
 
@@ -601,7 +601,7 @@ class Player:
             self._tell_traces()
             self._traced_passage = passage
         now = self.clock()
-        for site, rows, messages in told_of(passage, op, direction):
+        for site, rows, messages in told_of(passage.layout, op, direction):
             version, lag = None, 0
             if isinstance(site.node, Parameterised):
                 version = site.node.updater.seen_version()

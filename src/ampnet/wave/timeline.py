@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ampnet.events.log import BACKWARD, COLLECT, FORWARD, Played
 from ampnet.nodes.transform import Parameterised
-from ampnet.plan.layout import Operation
+from ampnet.plan.layout import Layout, Operation
 from ampnet.plan.sites import Site
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Timeline:
         entries: list[tuple[int, bool, str | None, str, int, int, int, int, int, bool]] = []
         for place, (op, direction) in enumerate(self._steps):
             wanted = direction == FORWARD and passage.train and not op.site.still
-            for i, (site, rows, messages) in enumerate(told_of(passage, op, direction)):
+            for i, (site, rows, messages) in enumerate(told_of(passage.layout, op, direction)):
                 trained = site.name if isinstance(site.node, Parameterised) else None
                 where = (site.name, site.end.port, op.round, direction)
                 entries.append((place, not i, trained, *where, rows, messages, wanted))
@@ -91,12 +91,12 @@ class Timeline:
         return _Fixed(len(self._steps), places, first, names, (nodes, ports, rounds, directions), rows_, told, asked)
 
 
-def told_of(passage: Passage, op: Operation, direction: int) -> list[tuple[Site, int, int]]:
+def told_of(layout: Layout, op: Operation, direction: int) -> list[tuple[Site, int, int]]:
     """(site, rows, messages) of those an operation is about: its site, the Linears of a choice, or those Linears of a
     mixture that have anything to do in it. Rows that cross are logged where they are computed."""
     if op.crosses:
         return []
-    layout, sites = passage.layout, op.trained or (op.site,)
+    sites = op.trained or (op.site,)
     if op.site.kind == "mixture":
         operations = layout.wholes[op.site.number].operations if direction == COLLECT else [op]
         sites = tuple(s for i, s in enumerate(op.trained) if any(one.links(i) for one in operations)) or (op.site,)

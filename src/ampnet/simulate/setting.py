@@ -1,0 +1,55 @@
+"""Setting: how a model is run in a simulation: the parts, copies and waves that a user chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ampnet.graph import Graph
+from ampnet.nodes.transform import Parameterised
+from ampnet.update.policy import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a model is run. Names and meanings are those of `Processes`."""
+
+    hosts: Mapping[str, int]
+    """The worker of each node of one copy of the model, from 0."""
+    replicas: int = 1
+    """Copies of the whole model, which share weights."""
+    max_active_keys: int = 4
+    wave_size: int | None = None
+    schedule: str = "backward-first"
+    processes: bool = True
+    """Whether workers are processes of their own; if not, the one worker is the caller's process."""
+    rules: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """By node: the unit that it counts ("messages" or "instances"), and its min_update_frequency."""
+
+    @property
+    def parts(self) -> int:
+        """Workers of a copy of the model."""
+        return 1 + max(self.hosts.values(), default=0)
+
+    @property
+    def workers(self) -> int:
+        """Workers in all."""
+        return self.parts * self.replicas
+
+    @property
+    def places(self) -> int:
+        """Instances in flight of each copy of the model."""
+        return -(-self.max_active_keys // self.replicas)
+
+
+def rules_of(
+    graph: Graph, update: Update | None = None, updates: Mapping[str, Update | None] | None = None
+) -> dict[str, tuple[str, int]]:
+    """Returns the update rule of each node that is trained."""
+    out = {}
+    for name, node in graph.nodes.items():
+        if isinstance(node, Parameterised):
+            policy = (updates or {}).get(graph.called(name), update)
+            if policy is not None:
+                out[name] = (policy.count, policy.min_update_frequency)
+    return out
