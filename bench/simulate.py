@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ampnet import Inline, Instance, Processes, Update, replicate
+from ampnet import Inline, Processes, Update, replicate
 from ampnet.data import generated
 from ampnet.events.staleness import StalenessMeter
 from ampnet.lang import compile
@@ -124,14 +124,17 @@ def simulated(config: Config, made: Made, update: Update, costs: Costs, measured
     waves = Waves(graph, hosts, instances, measured)
     setting = Setting(
         hosts,
+        len(waves.workers),
+        config.parts,
         config.replicas,
+        "shared",
         config.flight,
         config.wave,
         processes=config.replicas * config.parts > 1,
         rules=rules_of(graph, update),
     )
     found = Simulation(waves, measured, setting, this_machine()).run(SIMULATED)
-    messages = [one for one in found.staleness.values()]
+    messages = list(found.staleness.values())
     return found.throughput, statistics.fmean(one.mean for one in messages) if messages else 0.0
 
 
@@ -183,9 +186,7 @@ def main() -> int:
     torch.set_num_threads(1)
     rows = [row for name in given.names for row in run(name, given.seconds)]
     errors = sorted(abs(row["error"]) for row in rows)
-    stale = [
-        abs(row["simulated_staleness"] / row["staleness"] - 1) for row in rows if row["staleness"] >= 0.2
-    ]
+    stale = [abs(row["simulated_staleness"] / row["staleness"] - 1) for row in rows if row["staleness"] >= 0.2]
     median, worst = statistics.median(errors), errors[-1]
     of_stale = statistics.median(stale) if stale else 0.0
     print(f"\n{len(rows)} ways: median error {median:.1%}, largest {worst:.1%}; staleness, median {of_stale:.1%}")

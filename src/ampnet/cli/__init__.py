@@ -1,6 +1,6 @@
 """The command line: ``ampnet train``, ``ampnet evaluate``, ``ampnet predict``, ``ampnet serve``, ``ampnet check``,
-``ampnet draw``, ``ampnet explain``, ``ampnet profile``, ``ampnet bench``, ``ampnet gantt``, ``ampnet report``,
-``ampnet data``, ``ampnet completion``.
+``ampnet draw``, ``ampnet explain``, ``ampnet profile``, ``ampnet simulate``, ``ampnet plan``, ``ampnet bench``,
+``ampnet gantt``, ``ampnet report``, ``ampnet data``, ``ampnet completion``.
 
 The parsers are built without torch, NumPy, matplotlib and rich: a command imports what it needs when it runs.
 
@@ -35,9 +35,11 @@ from ampnet.cli import (
     explain,
     gantt,
     html_report,
+    plan,
     predict,
     profile,
     serve,
+    simulate,
     train_options,
 )
 from ampnet.cli.interrupt import Interrupted, code_of, handling, leave, unwind
@@ -64,6 +66,8 @@ COMMANDS = (
     gantt,
     check,
     profile,
+    simulate,
+    plan,
     bench,
     completion,
 )

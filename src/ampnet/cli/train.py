@@ -285,6 +285,7 @@ def train(
     runtime = make_runtime(graph, settings, meters, job.hosts, data)
     if listeners:
         runtime.settings |= {"workload": workload.name, "graph": drawing_of(graph)}  # for reports
+        runtime.settings["training"] = asdict(settings)  # for simulations
     totals = {"train": len(job.data.train), "valid": len(job.data.valid)}
     facts = Shown(settings.epochs, totals, workload.metric, meter.overall)
     with ExitStack() as stack:

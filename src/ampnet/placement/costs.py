@@ -77,10 +77,14 @@ class _Where(Protocol[_In]):
 class Crossings(Generic[Key]):
     """The cost of sending the rows of a site to its readers, counted by node or by unit."""
 
-    __slots__ = ("at", "home", "making", "readers", "size", "ways")
+    __slots__ = ("at", "home", "hop", "making", "rate", "readers", "size", "ways")
 
-    def __init__(self, made: Made, home: Key, readers: Mapping[Key, Sequence[str]]) -> None:
+    def __init__(
+        self, made: Made, home: Key, readers: Mapping[Key, Sequence[str]], hop: float = HOP, rate: float = BYTES
+    ) -> None:
+        """``hop``, ``rate``: as in `Costs`."""
         self.home, self.size, self.ways = home, made.bytes, 1 if made.still else 2
+        self.hop, self.rate = hop, rate
         self.readers = [(key, made.crossing(names)) for key, names in readers.items()]
         self.making = 2 * made.bytes / COPIED if made.view else 0.0
         self.at: list[tuple[int, float]] = []
@@ -97,7 +101,7 @@ class Crossings(Generic[Key]):
         if not away:
             return []
         ways, most = self.ways, self.size
-        out = [(w, ways * (rounds * HOP + min(size, most) / BYTES)) for w, (rounds, size) in away.items()]
+        out = [(w, ways * (rounds * self.hop + min(size, most) / self.rate)) for w, (rounds, size) in away.items()]
         return [*out, (home, sum([seconds for _, seconds in out]) + self.making)]
 
 
@@ -122,6 +126,10 @@ class Costs:
     """By node: bytes of its parameters, the sums of their gradients, and what its optimizer keeps."""
     reason: str | None = None
     """Why they are estimates; None: they were measured."""
+    hop: float = HOP
+    """Seconds that a crossing takes of each of the two workers."""
+    rate: float = BYTES
+    """Bytes of rows that each of them copies, or that a link carries, in a second."""
 
     @property
     def total(self) -> float:
@@ -144,7 +152,7 @@ class Costs:
             out[hosts[name]] += self.own(name)
         for (name, _), made in self.made.items():
             readers = {reader: [reader] for reader in made.readers}
-            for worker, seconds in Crossings(made, name, readers).between(hosts):
+            for worker, seconds in Crossings(made, name, readers, self.hop, self.rate).between(hosts):
                 out[worker] += seconds
         return out
 
@@ -152,6 +160,7 @@ class Costs:
         """The costs with the copies of a whole model added up under the names of the originals."""
         called = graph.called
         out = Costs(beside=self.beside, alone=self.alone, instances=self.instances, reason=self.reason)
+        out.hop, out.rate = self.hop, self.rate
         for mine, given in ((out.seconds, self.seconds), (out.operations, self.operations)):
             for name, value in given.items():
                 mine[called(name)] = mine.get(called(name), 0.0) + value

@@ -64,7 +64,7 @@ class _Problem:
             for number in {home, *readers} if readers else ():
                 self._touching[number].append(len(self._flows))
             if readers:
-                self._flows.append(Crossings(made, home, readers))
+                self._flows.append(Crossings(made, home, readers, costs.hop, costs.rate))
 
     def named(self, where: Sequence[int]) -> dict[str, int]:
         """The worker of each node. If no node is fixed, workers are numbered in the order of the nodes."""

@@ -264,7 +264,7 @@ def tiled_costs(costs: Costs, name: str, count: int) -> Costs:
 
 
 def _cleared(costs: Costs) -> Costs:
-    return Costs(alone=costs.total, instances=costs.instances, reason=costs.reason)
+    return Costs(alone=costs.total, instances=costs.instances, reason=costs.reason, hop=costs.hop, rate=costs.rate)
 
 
 def _settled(out: Costs, before: Costs) -> Costs:

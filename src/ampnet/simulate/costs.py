@@ -28,6 +28,8 @@ from ampnet.state import Ints
 
 Key = tuple[str, int, int]
 """Node, output port, direction (0 forward, 1 backward, 2 collect)."""
+ANY = -1
+"""A port that stands for all of a node: what a trace tells."""
 CALL = 15e-6
 """Fixed seconds of an operation where all measurements have one number of rows."""
 _OUTLIER = 5.0
@@ -104,11 +106,14 @@ class Operations:
     rate: float
     """FLOP/s of products on the machine of the measurements."""
 
+    def line(self, node: str, port: int, direction: int) -> Line | None:
+        """Returns the line of an operation; None if it was not measured."""
+        found = self.lines.get((node, port, direction))
+        return self.lines.get((node, ANY, direction)) if found is None else found
+
     def scaled(self, factor: float) -> Operations:
         """Returns them with all times multiplied."""
-        lines = {
-            key: Line(line.fixed * factor, line.row * factor, line.flops) for key, line in self.lines.items()
-        }
+        lines = {key: Line(line.fixed * factor, line.row * factor, line.flops) for key, line in self.lines.items()}
         return replace(self, lines=lines, rate=self.rate / factor)
 
 

@@ -181,7 +181,6 @@ def _machine(data: Mapping[str, Any], name: str) -> Machine:
     return machine
 
 
-
 def _hosts(data: Mapping[str, Any], where: str) -> Hosts:
     names = ("count", "cores", "workers", "speed", "flops", "memory", "crowd")
     _known(data, names, f"{where}.")
@@ -263,7 +262,9 @@ def _text(value: Any) -> str:
 
 
 def _quantity(value: Any, pattern: str, what: str) -> tuple[float, str]:
-    found = re.fullmatch(rf"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*({pattern})\s*", value) if isinstance(value, str) else None
+    found = (
+        re.fullmatch(rf"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*({pattern})\s*", value) if isinstance(value, str) else None
+    )
     if found is None:
         raise ValueError(what)
     number = float(found[1])

@@ -1,7 +1,7 @@
 """Recording: the events of a simulation, of the same types as those of a run, so that the same readers draw them.
 
-    simulation ──> Wave, Played ──> Recorder ──> Gantt chart, report
-                                └─> PerfettoWriter ──> trace
+simulation ──> Wave, Played ──> Recorder ──> Gantt chart, report
+                            └─> PerfettoWriter ──> trace
 """
 
 from __future__ import annotations

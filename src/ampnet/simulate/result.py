@@ -66,6 +66,9 @@ class Result:
     """Bytes a second between computers, by their numbers."""
     losses: int
     """Workers lost."""
+    round: float
+    """Seconds in which copies of the model are averaged, once, while they go on; 0: they share weights, or there is
+    one."""
     events: int
     """Events of the simulation."""
     notes: tuple[str, ...]
@@ -141,6 +144,7 @@ class Result:
             "peak_memory": self.memory,
             "fits": self.fits,
             "losses": self.losses,
+            "synchronisation": self.round,
             "notes": list(self.notes),
         }
 
@@ -166,6 +170,8 @@ class Result:
         if nodes:
             told = ", ".join(f"{name} {one.mean:.2f} (at most {one.most})" for name, one in nodes)
             lines.append(f"  staleness       {told}")
+        if self.round:
+            lines.append(f"  averaging       all copies in {self.round:,.2f} s, at the end of an epoch")
         if self.losses:
             lines.append(f"  workers lost    {self.losses}")
         return "\n".join(line.replace("%", " %") for line in lines)
@@ -175,9 +181,11 @@ def ways(setting: Setting) -> str:
     """Returns how a model is run, as text."""
     if setting.workers == 1:
         return "one worker" if setting.processes else "one process"
+    unused = f" ({setting.asked - setting.parts} without nodes)" if setting.asked > setting.parts else ""
     if setting.replicas == 1:
-        return f"{setting.parts} workers"
-    return f"{setting.replicas} replicas" + (f" of {setting.parts} workers" if setting.parts > 1 else "")
+        return f"{setting.asked or setting.parts} workers{unused}"
+    parts = setting.asked or setting.parts
+    return f"{setting.replicas} replicas" + (f" of {parts} workers{unused}" if parts > 1 else "")
 
 
 def _shares(shares: Sequence[float]) -> str:
@@ -210,6 +218,8 @@ def table(results: Sequence[Result], unit: str = "instances", records: float = 1
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     left = {0, 1, len(head) - 1}
     return "\n".join(
-        "  ".join(cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        "  ".join(
+            cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     )

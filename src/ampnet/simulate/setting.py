@@ -15,9 +15,16 @@ class Setting:
     """How a model is run. Names and meanings are those of `Processes`."""
 
     hosts: Mapping[str, int]
-    """The worker of each node of one copy of the model, from 0."""
+    """The worker of each node of one copy of the model, from 0; each of them has nodes that compute."""
+    parts: int = 1
+    """Workers of a copy of the model that have nodes."""
+    asked: int = 0
+    """Workers of a copy of the model that were asked for; 0: as many."""
     replicas: int = 1
-    """Copies of the whole model, which share weights."""
+    """Copies of the whole model."""
+    sync: str = "shared"
+    """Whether copies of the whole model have one set of weights ("shared", on one computer), or each its own, which are
+    averaged now and then ("epoch")."""
     max_active_keys: int = 4
     wave_size: int | None = None
     schedule: str = "backward-first"
@@ -25,11 +32,6 @@ class Setting:
     """Whether workers are processes of their own; if not, the one worker is the caller's process."""
     rules: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """By node: the unit that it counts ("messages" or "instances"), and its min_update_frequency."""
-
-    @property
-    def parts(self) -> int:
-        """Workers of a copy of the model."""
-        return 1 + max(self.hosts.values(), default=0)
 
     @property
     def workers(self) -> int:
@@ -46,7 +48,7 @@ def rules_of(
     graph: Graph, update: Update | None = None, updates: Mapping[str, Update | None] | None = None
 ) -> dict[str, tuple[str, int]]:
     """Returns the update rule of each node that is trained."""
-    out = {}
+    out: dict[str, tuple[str, int]] = {}
     for name, node in graph.nodes.items():
         if isinstance(node, Parameterised):
             policy = (updates or {}).get(graph.called(name), update)

@@ -48,13 +48,13 @@ class Team:
     number: int
     simulation: Simulation
     hosts: dict[str, int]
+    weights_of: dict[str, Weights]
+    """By node, as it is called without copies."""
     workers: list[Worker] = field(default_factory=list)
-    own: dict[str, Weights] = field(default_factory=dict)
 
     def weights(self, name: str) -> Weights:
-        """The weights of a node: copies of a model, and copies of a node, share theirs."""
-        simulation = self.simulation
-        return simulation.shared[simulation.called[name]]
+        """The weights of a node. Copies of a node share theirs."""
+        return self.weights_of[self.simulation.called[name]]
 
 
 class Simulation:
@@ -75,12 +75,14 @@ class Simulation:
         self.waves, self.costs, self.setting = waves, costs, setting
         self.machine = machine = machine.with_workers(setting.workers)
         self.recorder, self.memory = recorder, memory or {}
+        self.parameters = {
+            name: float(sum(w.numel() * w.element_size() for w in node.updater.weights))
+            for name, node in waves.graph.parameterised().items()
+        }
+        """Bytes of the parameters of each node."""
         self.engine, self.seats = Engine(), machine.seats()
         self.called = {name: waves.graph.called(name) for name in waves.graph.nodes}
         self.rules = dict(setting.rules)
-        self.shared = {self.called[name]: Weights(*rule) for name, rule in setting.rules.items()}
-        for name in waves.graph.parameterised():
-            self.shared.setdefault(self.called[name], Weights("instances", 0))
         self.copied = BYTES
         count = 1 + max(number for number, _ in self.seats)
         kinds = dict(self.seats)
@@ -97,8 +99,12 @@ class Simulation:
         self.era, self.paused = 0, False
         self.losses = 0
         self.teams = []
+        names = {self.called[name] for name in waves.graph.parameterised()}
+        weights = {name: Weights() for name in names}
         for number in range(setting.replicas):
-            team = Team(number, self, dict(setting.hosts))
+            if setting.sync != "shared":
+                weights = {name: Weights() for name in names}
+            team = Team(number, self, dict(setting.hosts), weights)
             for place in range(setting.parts):
                 team.workers.append(Worker(self, team, place, number * setting.parts + place))
             self.teams.append(team)
@@ -192,9 +198,37 @@ class Simulation:
         for worker in self.workers:
             worker.busy = worker.crossing = worker.bytes = 0.0
             worker.waves = 0
-        for weights in self.shared.values():
-            weights.stale = weights.messages = weights.stalest = 0
-        self._updates = {name: len(weights.updates) for name, weights in self.shared.items()}
+        for weights in self._all_weights():
+            weights.begin()
+
+    def _all_weights(self) -> list[Weights]:
+        """The weights of all nodes, each once."""
+        found = {id(one): one for team in self.teams for one in team.weights_of.values()}
+        return list(found.values())
+
+    def _staleness(self, seconds: float) -> dict[str, NodeStaleness]:
+        """By node, of all copies of the model together."""
+        out = {}
+        for name in self.teams[0].weights_of:
+            found = {id(team.weights_of[name]): team.weights_of[name] for team in self.teams}.values()
+            messages = sum(one.messages for one in found)
+            if messages:
+                mean = sum(one.stale for one in found) / messages
+                updates = sum(len(one.updates) - one.before for one in found) / seconds
+                out[name] = NodeStaleness(mean, max(one.stalest for one in found), updates)
+        return out
+
+    def _round(self) -> float:
+        """Seconds in which the token of a synchronisation passes through all copies of the model, twice."""
+        if self.setting.replicas == 1 or self.setting.sync == "shared":
+            return 0.0
+        size = sum(self.parameters.values())
+        first = [team.workers[0].number for team in self.teams]
+        total = 0.0
+        for here, there in zip(first, [*first[1:], first[0]], strict=True):
+            link = self.machine.inside if here == there else self.machine.between
+            total += link.latency + size / link.bandwidth
+        return 2 * total
 
     def _result(self, seconds: float) -> Result:
         uses = []
@@ -203,13 +237,7 @@ class Simulation:
             busy = min(1.0, worker.busy / seconds)
             crossing = min(1.0 - busy, worker.crossing / seconds)
             uses.append(WorkerUse(worker.number, busy, crossing, worker.bytes / seconds, mine + worker.peak))
-        stale = {
-            name: NodeStaleness(
-                found.stale / found.messages, found.stalest, (len(found.updates) - self._updates[name]) / seconds
-            )
-            for name, found in self.shared.items()
-            if found.messages
-        }
+        stale = self._staleness(seconds)
         links = {ends: size / seconds for ends, size in sorted(self.traffic.items())}
         return Result(
             self.machine,
@@ -221,6 +249,7 @@ class Simulation:
             stale,
             links,
             self.losses,
+            self._round(),
             self.engine.events,
             self.costs.notes,
         )
@@ -368,4 +397,3 @@ class Controller:
         for number in list(self.flying):
             batches.setdefault(number % len(self.teams), []).append(number)
         self._stage(batches)
-

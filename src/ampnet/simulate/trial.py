@@ -153,7 +153,9 @@ class Measurement:
         for size in self.sizes:
             with self._runtime(Inline, copy.deepcopy(self.graph), size, [meter]) as runtime:
                 if runtime.player is None:
-                    raise AmpnetError(f"only waves are simulated, and this graph is not played in waves: {runtime.engine.reason}")
+                    raise AmpnetError(
+                        f"only waves are simulated, and this graph is not played in waves: {runtime.engine.reason}"
+                    )
                 runtime.rehearse(self.instances)
                 widths.listen(runtime)
                 meter.on = False
@@ -169,7 +171,9 @@ class Measurement:
         """Instances for a warm-up: all that will come, if there are not many."""
         return list(self.instances[: max(4 * size, 64)])
 
-    def _runtime(self, make: Callable[..., Any], graph: Graph, size: int, listeners: Sequence[Any] = (), **more: Any) -> Any:
+    def _runtime(
+        self, make: Callable[..., Any], graph: Graph, size: int, listeners: Sequence[Any] = (), **more: Any
+    ) -> Any:
         settings = {"max_active_keys": size, **self.settings, **more}
         return make(graph, listeners=listeners, **settings)
 
@@ -194,12 +198,14 @@ class Measurement:
 
     def _explained(self, waves: Waves, costs: Measured, size: int) -> float:
         planned = [waves.wave(size) for _ in range(8)]
-        return sum(_seconds(wave, 0, costs, waves.lines) for wave in planned) / len(planned) + self._updating(costs, size)
+        return sum(_seconds(wave, 0, costs, waves.lines) for wave in planned) / len(planned) + self._updating(
+            costs, size
+        )
 
     def _updating(self, costs: Measured, size: int) -> float:
         """Seconds of updates for each wave of this size."""
         total = 0.0
-        for name, node in self.graph.parameterised().items():
+        for name in self.graph.parameterised():
             policy = (self.settings.get("updates") or {}).get(name, self.settings.get("update"))
             if policy is not None and name in costs.updates:
                 total += costs.updates[name] * min(1.0, size / policy.min_update_frequency)
@@ -238,7 +244,9 @@ class Measurement:
     def _parted(self, costs: Measured, flops: Mapping[str, float]) -> Measured:
         hosts = self._halves(costs)
         if len(set(hosts.values())) < 2:
-            self.notes.append("the model has one node that computes: crossings are assumed to take what they usually do")
+            self.notes.append(
+                "the model has one node that computes: crossings are assumed to take what they usually do"
+            )
             return costs
         meter, rates = Meter(), list[_Rate]()
         for size in self.sizes:
@@ -267,7 +275,9 @@ class Measurement:
 
     def _halves(self, costs: Measured) -> dict[str, int]:
         """Two parts of about equal cost, whether that pays or not."""
-        found = Trial(self.graph, **{**self.settings, "max_active_keys": self.sizes[-1]}).run(self._some(self.sizes[-1]))
+        found = Trial(self.graph, **{**self.settings, "max_active_keys": self.sizes[-1]}).run(
+            self._some(self.sizes[-1])
+        )
         return halves(self.graph, found)
 
     def _waves(self, costs: Measured, hosts: Mapping[str, int]) -> Waves:
@@ -315,8 +325,6 @@ def _crossings(wave: PlannedWave) -> float:
     return sum((1 if one.still else 2) for part in wave.parts for one in part.crosses if one is not None)
 
 
-
-
 class _Widths:
     """Bytes of a row, by node and output port, seen in the layouts of waves that were played."""
 
@@ -347,6 +355,16 @@ class _Widths:
                     self.widths[site.name, site.end.port] = data[:1].numel() * data.element_size()
 
 
+def widths_of(graph: Graph, instances: Sequence[Instance], settings: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+    """Returns the bytes of a row, by node and output port, from a pass over some instances on a copy of the graph."""
+    widths = _Widths()
+    with torch.random.fork_rng(devices=[]), Inline(copy.deepcopy(graph), max_active_keys=8, **settings) as runtime:
+        if runtime.player is not None:
+            widths.listen(runtime)
+            runtime.train(list(instances))
+    return widths.widths
+
+
 def _busy(stats: RunStats) -> tuple[float, ...]:
     """Seconds in which each worker has played."""
     return tuple(share * stats.seconds for share in stats.busy)
@@ -375,4 +393,3 @@ class _one_thread:
 
     def __exit__(self, *error: object) -> None:
         torch.set_num_threads(self.before)
-

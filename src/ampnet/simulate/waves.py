@@ -1,6 +1,6 @@
 """Waves of a simulation: laid out by the runtime's own planner, for every worker of a team, and reduced to times.
 
-    instances ──Planner──> Layout of worker 0, of worker 1, ... ──costs──> Part: seconds, crossings, bytes of each operation
+    instances ──Planner──> Layout of worker 0, of worker 1, ... ──costs──> Part: seconds, crossings, bytes
 
 A wave is planned from states and structure, so nothing is computed. A simulation has far more waves than there are
 different ones: of each size some are planned, and then they are used in turn. The copies of a whole model have equal
@@ -167,7 +167,7 @@ class Waves:
         for site, rows, _ in told_of(layout, op, direction):
             if direction == COLLECT:  # all rounds at once
                 rows = sum(one.stop - one.start for one in layout.wholes[op.site.number].operations)
-            line = self.lines.lines.get((site.name, site.end.port, direction))
+            line = self.lines.line(site.name, site.end.port, direction)
             if line is not None:
                 seconds += line.fixed + rows * line.row
                 products += rows * line.flops

@@ -33,14 +33,18 @@ SPIN = 200e-6
 class Weights:
     """The weights of a node, or those that the copies of a model share."""
 
-    unit: str
-    every: int
     updates: list[float] = field(default_factory=list)
     """The time of each."""
+    before: int = 0
+    """Updates before the measurement."""
     stale: int = 0
     """The sum of the staleness of all messages."""
     messages: int = 0
     stalest: int = 0
+
+    def begin(self) -> None:
+        """Begin to measure."""
+        self.before, self.stale, self.messages, self.stalest = len(self.updates), 0, 0, 0
 
     def note(self, lag: int, messages: int) -> None:
         """Add messages of this staleness."""
@@ -99,9 +103,7 @@ class Worker:
         self.schedule = WAVE_SCHEDULES[setting.schedule](seat)
         self.parted = setting.parts > 1
         self.alone = self.schedule.one_by_one and not self.parted
-        self.most = setting.wave_size or (
-            share_of(setting.places) if setting.processes else setting.max_active_keys
-        )
+        self.most = setting.wave_size or (share_of(setting.places) if setting.processes else setting.max_active_keys)
         """The largest wave, where workers cut waves."""
         self.ahead = WAVES_AHEAD * setting.parts if self.parted and setting.wave_size is None else None
         lines = simulation.waves.lines

@@ -16,12 +16,33 @@ With updates frozen the order decides nothing (promise P3); otherwise it decides
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ampnet.wave.passage import Passage
+
+class Bordered(Protocol):
+    """What a schedule reads of a layout."""
+
+    @property
+    def crosses(self) -> bool:
+        """Whether rows go to other workers, or come from them."""
+
+
+class InFlight(Protocol):
+    """What a schedule reads of a passage: a real one (`ampnet.wave.passage`), or a simulated one."""
+
+    backward: bool
+    played_at: int
+
+    @property
+    def layout(self) -> Bordered: ...
+
+    @property
+    def progress(self) -> float: ...
+
+
+P = TypeVar("P", bound=InFlight)
 
 
 class WaveSchedule(Protocol):
@@ -30,7 +51,7 @@ class WaveSchedule(Protocol):
     one_by_one: bool
     """Whether a passage that was begun is played to its end before another is."""
 
-    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+    def next(self, passages: Sequence[P], more: bool) -> P | None:
         """The passage to play now, of those in flight (oldest first); None: begin another, which ``more`` says is
         there."""
 
@@ -56,7 +77,7 @@ class BackwardFirst(_Stateless):
 
     one_by_one = True
 
-    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+    def next(self, passages: Sequence[P], more: bool) -> P | None:
         if len(passages) > 1:
             return min(passages, key=lambda p: (not p.layout.crosses, not p.backward))  # of equal ones, the first
         return passages[0] if passages else None
@@ -67,7 +88,7 @@ class Fifo(_Stateless):
 
     one_by_one = False
 
-    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+    def next(self, passages: Sequence[P], more: bool) -> P | None:
         return None if more else min(passages, key=lambda p: p.played_at, default=None)
 
 
@@ -76,7 +97,7 @@ class Sweep(_Stateless):
 
     one_by_one = False
 
-    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+    def next(self, passages: Sequence[P], more: bool) -> P | None:
         return None if more else min(passages, key=lambda p: p.progress, default=None)
 
 
@@ -94,7 +115,7 @@ class Random:
     def restore(self, state: Any) -> None:
         self._rng.bit_generator.state = state
 
-    def next(self, passages: Sequence[Passage], more: bool) -> Passage | None:
+    def next(self, passages: Sequence[P], more: bool) -> P | None:
         chosen = int(self._rng.integers(len(passages) + more)) if passages or more else 0
         return passages[chosen] if chosen < len(passages) else None
 

@@ -1,0 +1,63 @@
+"""The work of ``ampnet plan``: a study, a search, an affinity file and the command line to use."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ampnet.checkpoint.output import replacing
+from ampnet.cli.report import write_json
+from ampnet.cli.studies import study_of
+from ampnet.errors import GraphError
+from ampnet.experiments.described import DESCRIBED
+from ampnet.simulate.machine import read_machine, this_machine
+from ampnet.simulate.plan import Plan, Planner, text
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, and print the plan."""
+    machine = this_machine() if args.machine is None else read_machine(args.machine)
+    study = study_of(args)
+    planner = Planner(
+        study,
+        machine,
+        staleness=args.max_staleness,
+        memory_per_worker=args.memory_per_worker,
+        tell=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+    )
+    try:
+        plan = planner.run()
+    except GraphError as error:
+        args.parser.error(error.faults[0])
+    print(text(plan, study.unit, study.records))
+    for note in plan.best.result.notes:
+        print(f"note: {note}")
+    parts = plan.best.workers // plan.best.replicas
+    affinity = ""
+    if args.output is not None:
+        hosts = {name: host for name, host in plan.hosts.items() if name in study.placing.seconds or "#" in name}
+        with replacing(args.output) as file:
+            file.write(json.dumps(hosts, indent=1) + "\n")
+        affinity = f" --affinity {args.output}" if parts > 1 else ""
+        print(f"wrote {args.output}: the worker of {len(hosts)} nodes")
+    print(f"ampnet train {_name(args.source)} {plan.best.words()}{affinity}")
+    if args.json is not None:
+        write_json(args.json, _plain(plan))
+    return 0
+
+
+def _name(source: str) -> str:
+    return source if source in DESCRIBED else "..."
+
+
+def _plain(plan: Plan) -> dict[str, object]:
+    return {
+        "options": plan.best.words(),
+        "speedup": plan.speedup,
+        "result": plan.best.result.to_json(),
+        "one process": plan.one.to_json(),
+        "others": [{"options": other.words(), **other.result.to_json()} for other in plan.others],
+        "left_out": list(plan.left_out),
+        "simulated": plan.simulated,
+    }
