@@ -50,6 +50,8 @@ ELSEWHERE = {
 PARSED = {
     "bench": "takes minutes; tests/bench runs it with few batches",
     "profile": "tests/test_profile.py runs it",
+    "simulate": "trials of some seconds; tests/cli/test_simulate.py runs it",
+    "plan": "trials of some seconds; tests/cli/test_plan.py runs it",
     "serve": "runs until a signal; tests/serve runs it",
     "data": "fetches, or reads whole data sets; tests/data runs it against a local server",
     "--device": "needs a GPU",

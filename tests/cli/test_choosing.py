@@ -21,7 +21,7 @@ from ampnet.experiments.list_reduction import WORKLOAD, Settings
 from ampnet.placement import Costs
 from ampnet.placement.costs import BYTES
 from ampnet.placement.memory import PROCESS
-from ampnet.placement.ways import Ways
+from ampnet.placement.ways import Ways, best
 from tests.cli.test_train import TINY, lines
 from tests.placement.test_ways import costs, graph
 from tests.runtime.conftest import children
@@ -42,9 +42,19 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
     monkeypatch.setattr(command, "train", lambda job, **k: asked.append(job) or 0)  # type: ignore[func-returns-value]
     monkeypatch.setattr(choosing, "Trial", Told)
+    monkeypatch.setattr(choosing, "simulated", by_costs)
     monkeypatch.setattr(choosing, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # making instances costs nothing
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     return asked
+
+
+def by_costs(*given: Any) -> Choice:
+    """A simulation that finds what the costs of a wave let expect."""
+    graph, _, costs, _, settings, asked = given
+    way = best(asked)
+    assert way is not None
+    others = choosing._others(Ways(graph, costs, 4, settings.memory_per_worker), settings, way)
+    return Choice(way, tuple(others))
 
 
 def test_a_plain_cut_says_what_else_would_be_faster(jobs: list[Job], capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,9 @@
         --replicas auto                  the best number of copies of the whole model
         --workers auto --replicas auto   the best of all
 
+With auto, the ways that the costs of a wave let expect most are simulated (`ampnet.simulate.plan`), with the numbers in
+flight that the run will have, and the fastest is taken, with its placement. Else the costs alone say what to expect.
+
 The choice, its expected speed, and the alternatives are printed in one line:
 
     placement: 2 workers, 1.5 x one core expected, bounded by worker 1: node 'gru' has 82 % of its time; \
@@ -21,17 +24,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from ampnet.data import Dataset
-from ampnet.errors import GraphError
+from ampnet.errors import AmpnetError, GraphError
 from ampnet.experiments.kept import Kept
 from ampnet.experiments.running import policies
 from ampnet.experiments.settings import Training
 from ampnet.experiments.workload import Facts, Workload
 from ampnet.graph import Graph
+from ampnet.instance import Instance
 from ampnet.lang import Compiled
 from ampnet.nodes.loss import Loss
 from ampnet.placement import Costs, Trial, peek
@@ -40,7 +44,16 @@ from ampnet.placement.memory import PROCESS, shown
 from ampnet.placement.units import around
 from ampnet.placement.ways import PAYS, Way, Ways, best, numbers
 from ampnet.runtime.cutting import size_of
+from ampnet.simulate.costs import Affine
+from ampnet.simulate.machine import this_machine
+from ampnet.simulate.plan import Candidate, Plan, Planner
+from ampnet.simulate.study import Study
+from ampnet.simulate.trial import Measurement
 
+_BRIEF = 0.15
+"""Seconds of each measurement for a simulation."""
+_OTHERS = 2
+"""The number of alternatives that are printed of a simulation."""
 _TRIED = 256
 """The maximal number of instances in a trial."""
 _BUSY = 0.75
@@ -54,14 +67,22 @@ class Choice:
     way: Way
     others: tuple[Way, ...]
     """Alternatives of another kind that are printed."""
+    hosts: Mapping[str, int] | None = None
+    """The worker of each node of one copy of the model, if it was simulated."""
+    max_active_keys: int | None = None
+    """The number of instances in flight that was simulated, if it was not given."""
+    unsimulated: str | None = None
+    """Why nothing was simulated, where that was wanted."""
 
     def line(self) -> str:
         """Returns the choice as one line of text."""
         way, reason = self.way, self.way.costs.reason
         found = f"placement: {_words(way)}"
         if way.workers > 1:
+            found += "" if self.max_active_keys is None else f", {self.max_active_keys} in flight"
             found += f", {way.speedup:.1f} x one core expected, {way.expected.words()}"
         found += "".join(f"; {other.options()}: {other.speedup:.1f} x" for other in self.others)
+        found += "" if self.unsimulated is None else f"; not simulated: {self.unsimulated}"
         return found if reason is None else f"{found}; guessed from parameters, {reason}"
 
     def plain(self) -> dict[str, Any]:
@@ -73,6 +94,8 @@ class Choice:
             "expected": asdict(self.way.expected),
             "others": others,
             "guessed": costs.reason,
+            "simulated": self.hosts is not None,
+            "max_active_keys": self.max_active_keys,
             "wave": {"instances": costs.instances, "seconds": costs.total, "nodes": dict(costs.seconds)},
         }
 
@@ -84,15 +107,64 @@ def choose(workload: Workload[Any], settings: Training, data: Dataset[Any], fact
         return None
     graph, cores = workload.build(settings, facts), len(os.sched_getaffinity(0))
     torch.set_num_threads(settings.threads)
-    costs, making, waves = _measured(workload, settings, data, facts, graph, cores)
+    tried = _tried(workload, settings, data, facts, graph, cores)
+    costs, making, waves = _measured(workload, settings, data, facts, graph, tried)
     ways = Ways(graph, costs, cores, settings.memory_per_worker, waves, making)
-    auto = settings.workers == "auto" or settings.replicas == "auto"
     asked = list(_asked(ways, settings, graph))
-    way = best(asked) if auto else asked[0]
+    if settings.workers != "auto" and settings.replicas != "auto":
+        return Choice(asked[0], tuple(_others(ways, settings, asked[0])))
+    way = best(asked)
     if way is None:
         limit = shown(settings.memory_per_worker or 0)
         raise GraphError([f"this model does not fit on {cores} workers, one for each core, of {limit} each"])
-    return Choice(way, tuple(_others(ways, settings, way)))
+    if costs.reason is not None or len(asked) < 2:
+        return Choice(way, tuple(_others(ways, settings, way)))
+    try:
+        return simulated(graph, tried, costs, making, settings, asked)
+    except AmpnetError as error:
+        reason = str(error).splitlines()[0]
+        return Choice(way, tuple(_others(ways, settings, way)), unsimulated=reason)
+
+
+def simulated(
+    graph: Compiled, tried: Tried, costs: Costs, making: float, settings: Training, asked: Sequence[Way]
+) -> Choice:
+    """Returns the way that is fastest in a simulation on this machine, and two others, with the speeds found. Measures
+    what simulations need first. If the number of instances in flight is not given, twice the default is tried as
+    well: with replicas, one half waits while the other is computed."""
+    sizes = (max(1, tried.wave // 4), tried.wave)
+    measured = Measurement(graph, tried.instances, sizes, tried.common, _BRIEF).run()
+    controller = measured.controller
+    measured = replace(measured, controller=Affine(controller.fixed, controller.each + making))
+    common = tried.common
+    study = Study(graph, tried.instances, measured, costs, tried.wave, common["update"], common["updates"])
+
+    def waves(way: Way) -> Iterator[tuple[int, int | None]]:
+        run = chosen(replace(settings, max_active_keys=_number(settings.max_active_keys)), way).complete()
+        assert isinstance(run.max_active_keys, int)
+        yield run.max_active_keys, run.wave_size
+        if not settings.max_active_keys:
+            yield 2 * run.max_active_keys, run.wave_size
+
+    limits: dict[str, Any] = {"memory_per_worker": settings.memory_per_worker, "tried": asked, "waves": waves}
+    plan = Planner(study, this_machine(), **limits).run()
+    others = tuple(_found(asked, other, plan) for other in plan.others[:_OTHERS])
+    keys = None if settings.max_active_keys else plan.best.max_active_keys
+    return Choice(_found(asked, plan.best, plan), others, plan.hosts, keys)
+
+
+def _found(asked: Sequence[Way], candidate: Candidate, plan: Plan) -> Way:
+    """The way of a candidate, with the speed that was simulated."""
+    options = candidate.workers, candidate.replicas, dict(candidate.copies), dict(candidate.tiles)
+    way = next(w for w in asked if (w.workers, w.replicas, dict(w.copies), dict(w.tiles)) == options)
+    busy = tuple(one.busy for one in candidate.result.workers)
+    speedup = candidate.throughput / plan.one.throughput
+    return replace(way, expected=replace(way.expected, speedup=speedup, busy=busy))
+
+
+def _number(given: int | Literal["auto"]) -> int:
+    """The number of instances in flight; 0, the default, where it will be tried later."""
+    return 0 if given == "auto" else given
 
 
 def chosen(settings: Training, way: Way) -> Training:
@@ -137,11 +209,26 @@ def _is_open(settings: Training) -> bool:
     return parted and (settings.replicate is not None or workers % copies == 0)
 
 
-def _measured(
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a trial measures."""
+
+    instances: Sequence[Instance]
+    making: float
+    """Seconds to build one."""
+    wave: int
+    waves: int | None
+    """The number of waves in flight; None: enough."""
+    alone: Training
+    """The settings of a run in one process."""
+    common: Mapping[str, Any]
+    """Settings of `Inline`."""
+
+
+def _tried(
     workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, graph: Compiled, cores: int
-) -> tuple[Costs, float, int | None]:
-    """Returns the costs of a wave of the plain model; the seconds to build an instance, if it is built when pumped; and
-    the number of waves in flight, if it is limited."""
+) -> Tried:
+    """Returns the instances of a trial, and the settings that it is made with."""
     alone = replace(settings, workers=1, replicas=1, replicate=None).complete()
     assert isinstance(alone.max_active_keys, int)
     for node in graph.nodes.values():
@@ -154,12 +241,22 @@ def _measured(
     some, _ = peek(workload.instances(graph, alone, facts, data, "train", epoch=1), count)
     making = (time.perf_counter() - began) / max(1, len(some))
     common: dict[str, Any] = {"update": update, "updates": updates, "precision": alone.precision}
+    return Tried(some, making, wave, waves, alone, common)
+
+
+def _measured(
+    workload: Workload[Any], settings: Training, data: Dataset[Any], facts: Facts, graph: Compiled, tried: Tried
+) -> tuple[Costs, float, int | None]:
+    """Returns the costs of a wave of the plain model; the seconds to build an instance, if it is built when pumped; and
+    the number of waves in flight, if it is limited."""
+    some, wave, alone, common = list(tried.instances), tried.wave, tried.alone, tried.common
+    assert isinstance(alone.max_active_keys, int)
     costs = Trial(graph, **common, max_active_keys=alone.max_active_keys, wave_size=wave).run(some)
     if wave < min(alone.max_active_keys, len(some)) and costs.reason is None:
         whole = Trial(graph, **common, max_active_keys=alone.max_active_keys, wave_size=alone.wave_size).run(some)
         costs = replace(costs, alone=whole.alone * costs.instances / whole.instances)
     kept = Kept(workload, settings, data, facts, graph).holds("train")
-    return costs, 0.0 if kept else making, waves
+    return costs, 0.0 if kept else tried.making, tried.waves
 
 
 def _wave(settings: Training, alone: Training, cores: int) -> tuple[int, int | None]:

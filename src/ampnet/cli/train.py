@@ -132,6 +132,8 @@ def _run(args: argparse.Namespace, live: Live | None) -> int:
         args.parser.error(f"{'--memory-per-worker' if settings.memory_per_worker else '--workers'}: {error.faults[0]}")
     if choice is not None:
         settings = chosen(settings, choice.way)
+        if choice.max_active_keys is not None:
+            settings = replace(settings, max_active_keys=choice.max_active_keys)
         if not args.quiet:
             print(choice.line(), flush=True)
     tuned, settings = settings.max_active_keys == "auto", settings.complete()
@@ -147,6 +149,8 @@ def _run(args: argparse.Namespace, live: Live | None) -> int:
     hosts = None
     if choice is not None and workers > 1:
         by_hand = {} if affinity == "auto" else affinity
+        if choice.hosts is not None and choice.way.replicas == 1 and not by_hand:
+            by_hand = choice.hosts
         hosts = place(graph, workers, by_hand, choice.way.costs, settings.memory_per_worker)
     workload.begin(graph, settings, data, args.data_dir)
     if tuned:
