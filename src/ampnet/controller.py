@@ -25,7 +25,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -36,24 +36,13 @@ from ampnet.instance import Instance, Stream, StreamStats, merge_feeds
 from ampnet.message import Messages
 from ampnet.nodes.node import Report
 from ampnet.numbers import Numbers
-from ampnet.opened import Opened
+from ampnet.opened import Opened, Read, read_some
 from ampnet.position import Position
+from ampnet.pumped import Pumped, played_too_often
 from ampnet.state import Column, Ints
 from ampnet.structure import Structure
 from ampnet.tally import part_of
 from ampnet.told import Told
-
-
-@dataclass(slots=True, eq=False)
-class _InFlight:
-    stream: Opened
-    position: int
-    records: int
-    due: int
-    """Outstanding answers (training, with message passing) or results (inference)."""
-    playing: int
-    """Workers that have not played all of it yet."""
-    instance: Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +80,7 @@ class Controller:
         forget: Callable[[Column], None],
         flush: Callable[[], None],
         stage: Callable[[Mapping[int, Instance], Stream], Sequence[int]] = lambda instances, stream: (),
-        read: Callable[[Iterator[Instance]], Instance] = next,
+        read: Read = read_some,
         moduli: Iterable[int] = (),
         losses: Mapping[str, str] | None = None,
         announce: Announcer | None = None,
@@ -100,7 +89,7 @@ class Controller:
         """``stage`` takes whole instances, and returns the number of workers that will play each. If it returns
         nothing, they are posted message by message; ``post`` also gets whether a batch is the last of its instances.
 
-        ``read`` takes the next instance from an iterator. ``moduli``: numbers of replicas that must have equally many
+        ``read`` takes the next instances from an iterator. ``moduli``: numbers of replicas that must have equally many
         instances in flight (see `Numbers`). ``losses``: maps the names of losses in reports to those in statistics.
         """
         if max_active_keys < 1:
@@ -121,7 +110,7 @@ class Controller:
         """Set by the runtime while replicas are synchronised at a stream's end: nothing is pumped (see `release`)."""
         self._told = Told()
         self._held: list[Opened] = []
-        self._in_flight: dict[int, _InFlight] = {}
+        self._in_flight: dict[int, Pumped] = {}
         self._coming: Iterator[Stream] = iter(())
         self._open: list[Opened] = []
         self._draining: list[Opened] = []
@@ -218,14 +207,12 @@ class Controller:
             self._stop_now()
         while self._open and len(self._in_flight) < self.max_active_keys and not self.holding and not self.pausing:
             opened = self._open[0]
-            batch: dict[int, Instance] = {}
-            positions: dict[int, int] = {}
             most = 1 if self._together and len(self._open) > 1 else self.free
             if opened.stream.train and self._pause_after is not None:
                 most = min(most, self._pause_after[0])
-            for position, instance in opened.take(self._read, most):
-                number = self.numbers.take()
-                positions[number], batch[number] = position, instance
+            places, instances = opened.take(self._read, most)
+            numbers = self.numbers.some(len(instances))
+            positions = dict(zip(numbers, places, strict=True))
             if opened.ahead is None:
                 self._open.pop(0)
                 self._draining.append(opened)
@@ -234,8 +221,8 @@ class Controller:
             if not self._open and not self._barrier:
                 self._open_next()
             if opened.stream.train:
-                self._count_down(len(batch))
-            for part in self._apart(batch):
+                self._count_down(len(instances))
+            for part in self._apart(dict(zip(numbers, instances, strict=True))):
                 self._send(opened, part, positions)
             if self.stopping:
                 self._stop_now()
@@ -292,7 +279,7 @@ class Controller:
         counted = self._told.counted(self._in_flight)
         for number, waiting in self._in_flight.items():
             at = flying.setdefault(waiting.stream.number, {})
-            at[waiting.position] = counted.get(number, Counter())
+            at[waiting.position(number)] = counted.get(number, Counter())
         now = self.clock()
         streams = sorted([*self._draining, *self._open], key=lambda opened: opened.number)
         return {opened.stream.name: opened.position(flying.get(opened.number, {}), now) for opened in streams}
@@ -300,9 +287,12 @@ class Controller:
     def _apart(self, batch: dict[int, Instance]) -> list[dict[int, Instance]]:
         if self.teams == 1 or len(batch) == 1:
             return [batch]
+        teams = [number % self.teams for number in batch]
+        if min(teams) == max(teams):
+            return [batch]
         out: dict[int, dict[int, Instance]] = {}
-        for number, instance in batch.items():
-            out.setdefault(number % self.teams, {})[number] = instance
+        for team, (number, instance) in zip(teams, batch.items(), strict=True):
+            out.setdefault(team, {})[number] = instance
         return list(out.values())
 
     def _send(self, opened: Opened, batch: dict[int, Instance], positions: Mapping[int, int]) -> None:
@@ -312,38 +302,42 @@ class Controller:
         if not train:
             opened.numbers += batch
         fields = self.fields
-        for number, instance in batch.items():
+        for instance in batch.values():
             if not instance.fits(fields):
-                self._complain(opened, number, instance)
+                self._complain(opened, next(number for number in batch if batch[number] is instance), instance)
         at = self.clock()  # before staging: workers may begin at once
-        staged, flying = self._stage(batch, opened.stream), self._in_flight
+        staged = self._stage(batch, opened.stream)
         # In a wave, a worker reports the results of an instance before it reports it as played.
         reported = bool(staged) and (train or self.collect is not None)
-        for (number, instance), workers in zip(batch.items(), staged or repeat(0), strict=False):
-            due = 0 if reported else self._due(instance, train)
-            position = positions[number]
-            if opened.told and (counts := opened.told.pop(position, None)):
-                self._told.count_before(number, counts)
-                due -= 0 if train else min(due, sum(counts.values()))
-            flying[number] = _InFlight(opened, position, instance.records, due, workers, instance)
+        due = {} if reported else {number: self._due(one, train) for number, one in batch.items()}
+        if opened.told:
+            self._count_before(opened, batch, positions, due)
+        pumped = Pumped(opened, dict(batch), positions, due, staged)
+        self._in_flight.update(dict.fromkeys(batch, pumped))
         if not staged:
             self._post_all(opened, batch)
         elif self._announce.wants(Pump):
             self._tell_pumped(opened, batch, (), at)
 
+    def _count_before(
+        self, opened: Opened, batch: Iterable[int], positions: Mapping[int, int], due: dict[int, int]
+    ) -> None:
+        """Where a stream continues: messages that were counted before are not counted again, nor waited for."""
+        for number in batch:
+            if counts := opened.told.pop(positions[number], None):
+                self._told.count_before(number, counts)
+                if not opened.stream.train and due.get(number):
+                    due[number] -= min(due[number], sum(counts.values()))
+
     def replay(self) -> None:
         """Stage all instances in flight again, after workers were lost. What was counted of them stays counted."""
         self._told.again(self._in_flight)
-        by_stream: dict[int, dict[int, Instance]] = {}
-        for number, waiting in self._in_flight.items():
-            by_stream.setdefault(waiting.stream.number, {})[number] = waiting.instance
-        for batch in by_stream.values():
-            opened = self._in_flight[next(iter(batch))].stream
-            self._last, self.sending = opened, opened.number
-            for part in self._apart(batch):
-                staged = self._stage(part, opened.stream)
-                for number, workers in zip(part, staged, strict=True):
-                    self._in_flight[number].playing = workers
+        for waiting in dict.fromkeys(self._in_flight.values()):
+            self._last, self.sending = waiting.stream, waiting.stream.number
+            playing: dict[int, int] = {}
+            for part in self._apart(dict(waiting.instances)):
+                playing |= zip(part, self._stage(part, waiting.stream.stream), strict=True)
+            waiting.play_again([playing[number] for number in waiting.instances])
 
     def _complain(self, opened: Opened, number: int, instance: Instance) -> None:
         for name, given in instance.feeds.items():
@@ -430,14 +424,14 @@ class Controller:
 
     def played(self, instances: Column) -> None:
         """Called when a worker has played its part of these instances."""
-        flying, over = self._in_flight, list[int]()
-        for number in instances.tolist():
-            waiting = flying.get(number)
-            if waiting is None or not waiting.playing:
-                raise PairingError(f"instance {number} was played, but no worker had to play it any more")
-            waiting.playing -= 1
-            if not waiting.playing and not waiting.due:
-                over.append(number)
+        numbers, over = instances.tolist(), list[int]()
+        if len(set(numbers)) < len(numbers):
+            raise played_too_often(max(numbers, key=numbers.count))
+        for waiting, same in groupby(numbers, self._in_flight.get):
+            some = list(same)
+            if waiting is None:
+                raise played_too_often(some[0])
+            over += waiting.played(some)
         self._retire_all(over)
 
     def report(self, report: Report) -> None:
@@ -460,7 +454,7 @@ class Controller:
             if waiting is None:  # in inference, it may have had all results already
                 continue
             if not report.train:
-                if found[number] == waiting.due:
+                if found[number] == waiting.due.get(number, 0):
                     continue
                 found[number] += 1
             by_stream.setdefault(id(waiting.stream), (waiting.stream, []))[1].append(place)
@@ -468,7 +462,8 @@ class Controller:
             part = report if len(places) == len(numbers) else part_of(report, np.array(places))
             opened.tally.add(part)
             if opened.stream.keep_predictions:
-                opened.tally.keep(part, {n: self._in_flight[n].position for n in numbers if n in self._in_flight})
+                flying = self._in_flight
+                opened.tally.keep(part, {n: flying[n].position(n) for n in numbers if n in flying})
             if not part.train:
                 if len(part.skipped) and not opened.warned:
                     opened.warned = True
@@ -479,9 +474,9 @@ class Controller:
         """Pass the rows of a Result to the collector."""
         numbers = report.states.column("instance")
         found, inverse = np.unique(numbers, return_inverse=True)
-        waiting = [self._in_flight[number] for number in found.tolist()]
-        collect(report, np.array([one.position for one in waiting])[inverse])
-        if waiting[0].due:
+        flying = self._in_flight
+        collect(report, np.array([flying[number].position(number) for number in found.tolist()])[inverse])
+        if flying[first := int(found[0])].due.get(first):
             self._settle(numbers)
 
     @staticmethod
@@ -502,27 +497,20 @@ class Controller:
             waiting = self._in_flight.get(number)
             if waiting is None:
                 raise PairingError(f"an answer came back for instance {number}, which is not in flight")
-            waiting.due -= count
-            if waiting.due < 0:
-                raise PairingError(f"instance {number} was answered more often than it was pumped")
-            if not waiting.due and not waiting.playing:
+            if waiting.settle(number, count):
                 over.append(number)
         self._retire_all(over)
 
     def _retire_all(self, over: Sequence[int]) -> None:
         """These instances are complete. They may be of several streams."""
         done: dict[Opened, list[int]] = {}
-        opened: Opened | None = None
-        for number in over:
-            waiting = self._in_flight.pop(number)
-            if waiting.stream is not opened:
-                opened = waiting.stream
-                gone = done.setdefault(opened, [])
-            opened.retired += 1
-            opened.records += waiting.records
+        for waiting, some in groupby(over, self._in_flight.pop):
+            numbers, opened = list(some), waiting.stream
+            opened.retired += len(numbers)
+            opened.records += waiting.take(numbers)
             if opened.watch is not None:
-                opened.watch.done(waiting.position)
-            gone.append(number)
+                opened.watch.done_all(waiting.positions(numbers))
+            done.setdefault(opened, []).extend(numbers)
         self.numbers.free(over)
         left = len(self._in_flight) + len(over)
         for opened, gone in done.items():
@@ -531,8 +519,7 @@ class Controller:
             self._retire(np.array(gone), train)
             left -= len(gone)  # of other streams, instances retire in the next event
             if self._announce.wants(Retire):
-                more = self._more
-                self._announce(Retire(at, opened.stream.name, train, tuple(gone), left, more))
+                self._announce(Retire(at, opened.stream.name, train, tuple(gone), left, self._more))
         if done:
             self._close_drained()
             if not self._open and not (self._barrier and self._in_flight):

@@ -10,7 +10,8 @@ instances also distributes them, and the state records the choice, for the forwa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -38,16 +39,25 @@ class Numbers:
 
     def take(self) -> int:
         """Returns an unused number."""
-        if not self._left:
-            self._best, self._left = self._fewest(), self._block
-        self._left -= 1
-        best = self._best
-        number = self._next[best]
-        self._next[best] += self._period
-        if self._period > 1:  # else there is nothing to share out
-            for n, load in zip(self._moduli, self._flying, strict=True):
-                load[best % n] += 1
-        return number
+        return self.some(1)[0]
+
+    def some(self, count: int) -> list[int]:
+        """Returns unused numbers."""
+        out: list[int] = []
+        period = self._period
+        while len(out) < count:
+            if not self._left:
+                self._best, self._left = self._fewest(), self._block
+            left = count - len(out)
+            best, many = self._best, left if period == self._block == 1 else min(left, self._left)
+            first = self._next[best]
+            self._next[best] = stop = first + many * period
+            self._left = max(0, self._left - many)
+            out += range(first, stop, period)
+            if period > 1:  # else there is nothing to share out
+                for n, load in zip(self._moduli, self._flying, strict=True):
+                    load[best % n] += many
+        return out
 
     def _fewest(self) -> int:
         """Returns the remainder of the next number modulo the period."""
@@ -82,13 +92,13 @@ class Numbers:
         self._flying = [[0] * n for n in self._moduli]
         self._left = 0
 
-    def free(self, numbers: Iterable[int]) -> None:
+    def free(self, numbers: Sequence[int]) -> None:
         """Called when the instances of these numbers are not in flight any more."""
         if self._period == 1:
             return
         for n, load in zip(self._moduli, self._flying, strict=True):
-            for number in numbers:
-                load[number % n] -= 1
+            for remainder, count in Counter([number % n for number in numbers]).items():
+                load[remainder] -= count
 
 
 def _distinct(moduli: Iterable[int]) -> list[int]:

@@ -7,8 +7,9 @@ A stream with a `Position` continues there: `peek` skips what had retired, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ampnet.coming import coming
 from ampnet.errors import AmpnetError, DataError, WorkerDied
@@ -17,8 +18,14 @@ from ampnet.position import Position
 from ampnet.reuse import BufferWatch
 from ampnet.tally import Tally
 
-Read = Callable[[Iterator[Instance]], Instance]
-"""Takes the next instance from an iterator."""
+Read = Callable[[Iterator[Instance], int, list[Instance]], None]
+"""Appends the next instances of an iterator to a list, as many as asked for; fewer at its end. If it fails, those
+before are in the list."""
+
+
+def read_some(source: Iterator[Instance], most: int, into: list[Instance]) -> None:
+    """See `Read`."""
+    into.extend(islice(source, most))
 
 
 @dataclass(slots=True, eq=False)
@@ -71,58 +78,85 @@ class Opened:
 
     def peek(self, read: Read) -> None:
         """Read the next instance that is to be pumped into ``ahead``; None at the end of the data."""
-        while (instance := self._next(read)) is not None:
+        while found := self._next(read, 1):
             self.read += 1
             if self.read > self.reach or self.read - 1 in self.again:
                 break
-        self.ahead = instance
-        if instance is None and self.read < self.reach:
+        self.ahead = found[0] if found else None
+        if not found and self.read < self.reach:
             raise DataError(
                 f"stream '{self.stream.name}' ended after {self.read} instances, and {self.reach} of it had been "
                 f"pumped where it continues: resume with the data that it began with"
             )
-        if instance is not None and self.watch is not None:
-            self.watch.read(instance, self.read - 1)
+        if found and self.watch is not None:
+            self.watch.read(found[0], self.read - 1)
 
-    def _next(self, read: Read) -> Instance | None:
-        """Returns the next instance; only StopIteration is the end of the data."""
+    def _next(self, read: Read, most: int) -> list[Instance]:
+        """Returns the next instances, fewer at the end of the data."""
+        found: list[Instance] = []
         try:
-            instance = read(self.source)
-        except StopIteration:
-            return None
+            read(self.source, most, found)
         except WorkerDied:  # during the call of the loader
             raise
-        except AmpnetError as error:
-            raise DataError(f"{self._name}, instance {self.read + 1}: {error}") from error
         except Exception as error:
+            self._check(found)
+            number = self.read + len(found) + 1
+            if isinstance(error, AmpnetError):
+                raise DataError(f"{self._name}, instance {number}: {error}") from error
             raise DataError(
-                f"{self._name}: the loader failed at instance {self.read + 1}: {type(error).__name__}: {error}"
+                f"{self._name}: the loader failed at instance {number}: {type(error).__name__}: {error}"
             ) from error
-        if instance is None:
+        self._check(found)
+        return found
+
+    def _check(self, found: Sequence[object]) -> None:
+        """Raise a `DataError` for the first that is no instance. ``found``: what the loader gave after those read."""
+        if all(isinstance(one, Instance) for one in found):
+            return
+        number, wrong = next((self.read + i, one) for i, one in enumerate(found, 1) if not isinstance(one, Instance))
+        if wrong is None:
             raise DataError(
-                f"instance {self.read + 1} of {self._name} is None; a loader must yield Instance objects, and ends by "
+                f"instance {number} of {self._name} is None; a loader must yield Instance objects, and ends by "
                 f"returning. Usual cause: a function of an example that returns nothing: filter such examples out"
             )
-        if not isinstance(instance, Instance):
-            raise DataError(f"{self._name}, instance {self.read + 1}: expected an Instance, got {instance!r}")
-        return instance
+        raise DataError(f"{self._name}, instance {number}: expected an Instance, got {wrong!r}")
 
     @property
     def _name(self) -> str:
         return f"stream '{self.stream.name}'"
 
-    def take(self, read: Read, most: int) -> list[tuple[int, Instance]]:
-        """Returns the next instances with their positions, to be pumped, and reads the one behind them."""
-        out: list[tuple[int, Instance]] = []
+    def take(self, read: Read, most: int) -> tuple[list[int], list[Instance]]:
+        """Returns positions and instances of the next ones, to be pumped, and reads the one behind them."""
+        places: list[int] = []
+        out: list[Instance] = []
         while self.ahead is not None and len(out) < most:
-            position = self.read - 1
-            out.append((position, self.ahead))
-            self.pumped += 1
-            if position >= self.reach:
-                self.reach = position + 1
-            if self.again:
-                self.again.discard(position)
-            self.peek(read)
+            place = self.read - 1
+            some = self._many(read, most - len(out)) or self._one(read)
+            places += range(place, place + len(some))
+            out += some
+        self.pumped += len(out)
+        return places, out
+
+    def _one(self, read: Read) -> list[Instance]:
+        """Returns the one read, and reads the next."""
+        assert self.ahead is not None
+        place, one = self.read - 1, self.ahead
+        self.reach = max(self.reach, place + 1)
+        self.again.discard(place)
+        self.peek(read)
+        return [one]
+
+    def _many(self, read: Read, most: int) -> list[Instance]:
+        """Returns the next instances at once; none where each of them must be looked at when it is read."""
+        if self.watch is not None:
+            most = min(most, self.watch.unseen(self.read))
+        if most < 2 or self.again or self.read < self.reach:
+            return []
+        assert self.ahead is not None
+        out = [self.ahead, *self._next(read, most)]
+        self.read += len(out) - 1
+        self.ahead = out.pop() if len(out) > most else None
+        self.reach = self.read - (self.ahead is not None)
         return out
 
     def coming(self, most: int) -> list[Instance]:

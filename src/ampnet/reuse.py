@@ -32,6 +32,7 @@ address.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 from torch import Tensor, uint8
 
@@ -93,6 +94,11 @@ class BufferWatch:
             self._early -= 1
         self._live[position] = instance, addresses
 
+    def unseen(self, position: int) -> int:
+        """Returns the number of instances from a position on that are not watched, so that they may be read at once."""
+        at = position % EVERY
+        return EVERY - at if at >= WINDOW else 0
+
     def _again(self, address: int, position: int, name: str, payload: Tensor) -> None:
         """[2] Check a payload at the address of an instance in flight."""
         left, pause = self._shared.get(address, (0, 0))
@@ -117,6 +123,11 @@ class BufferWatch:
             f"loader that fills one buffer again and again. Yield a copy: feed(payload.clone(), ...)"
         )
         raise self.fault
+
+    def done_all(self, positions: Iterable[int]) -> None:
+        """[3] Drop retired instances."""
+        for position in positions if self._live else ():
+            self.done(position)
 
     def done(self, position: int) -> None:
         """[3] Drop a retired instance."""

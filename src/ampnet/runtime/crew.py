@@ -30,6 +30,7 @@ from types import FrameType
 import numpy as np
 
 from ampnet.instance import Instance
+from ampnet.opened import read_some
 from ampnet.runtime import children
 from ampnet.runtime.watch import LOOK, PULSE, Lost, Watch
 from ampnet.state import Ints
@@ -123,11 +124,11 @@ class Crew:
         """Check the workers; returns one that is lost, or None."""
         return self.watch.look(time.monotonic())
 
-    def read(self, source: Iterator[Instance]) -> Instance:
-        """Returns the next item of an iterator that may block. [3]"""
+    def read(self, source: Iterator[Instance], most: int, into: list[Instance]) -> None:
+        """Append the next items of an iterator, which may block, to a list (see `ampnet.opened.Read`). [3]"""
         self.reading = threading.current_thread() is threading.main_thread()
         try:
-            return next(source)
+            read_some(source, most, into)
         finally:
             self.reading = False
 

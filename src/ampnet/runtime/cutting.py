@@ -72,6 +72,9 @@ class Cutter:
 
     def add(self, instances: Mapping[int, Instance], stream: int, train: bool) -> None:
         """Add instances to be played, by number."""
+        if self._copies == 1 and all(instance.complete for instance in instances.values()):  # of one sort
+            self._waiting.setdefault(Sort(stream, train, _NONE), {}).update(instances)
+            return
         for number, instance in instances.items():
             sort = Sort(stream, train, _missing(instance), number % self._copies)
             self._waiting.setdefault(sort, {})[number] = instance
@@ -88,9 +91,10 @@ class Cutter:
                 wave := self._next(sort, list(waiting), full or (waits and self._playing >= self._enough))
             ):
                 self._playing += len(wave)
+                if len(wave) == len(waiting):
+                    yield sort, self._waiting.pop(sort)
+                    break
                 yield sort, {number: waiting.pop(number) for number in wave}
-            if not waiting:
-                del self._waiting[sort]
 
     def _next(self, sort: Sort, numbers: list[int], waits: bool) -> list[int]:
         """Returns the next wave of a sort; empty if it is not full and ``waits``."""

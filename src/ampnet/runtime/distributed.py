@@ -35,6 +35,7 @@ from ampnet.errors import AmpnetError, GraphError, RestartWarning, WorkerDied
 from ampnet.events.log import Announcer, Listener, Restart
 from ampnet.graph import Graph
 from ampnet.instance import Instance, Stream
+from ampnet.opened import read_some
 from ampnet.placement import Costs
 from ampnet.plan.sites import Sites, Unplayable
 from ampnet.reference.worker import Counts
@@ -326,8 +327,8 @@ class Distributed(Runtime):
 
     # -- a run
 
-    def _read(self, source: Iterator[Instance]) -> Instance:
-        return next(source) if self._there is None else self._there.crew.read(source)
+    def _read(self, source: Iterator[Instance], most: int, into: list[Instance]) -> None:
+        (read_some if self._there is None else self._there.crew.read)(source, most, into)
 
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> Sequence[int]:
         return self._workers.staging.stage(instances, stream.train, self.controller.sending)

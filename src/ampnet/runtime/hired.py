@@ -41,8 +41,8 @@ class WatchedCrew(Protocol):
     def look(self) -> Lost | None:
         """Check the workers; returns one that is lost, or None."""
 
-    def read(self, source: Iterator[Instance]) -> Instance:
-        """Returns the next item of an iterator that may block."""
+    def read(self, source: Iterator[Instance], most: int, into: list[Instance]) -> None:
+        """Append the next items of an iterator, which may block, to a list."""
 
 
 class Hired(Protocol):

@@ -7,7 +7,9 @@ States and structures are immutable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import chain, repeat
+from operator import attrgetter, eq
 
 import torch
 from torch import Tensor
@@ -21,8 +23,10 @@ class Known:
     def __init__(self) -> None:
         self.instances: list[Instance] = []
         self._places: dict[int, int] = {}
-        self._stamps: list[list[tuple[Tensor, int]] | None] = []
-        """Of each instance: its payloads, and how often they had been written to."""
+        self._payloads: list[list[Tensor]] = []
+        """Of each instance: its payloads."""
+        self._written: list[list[int]] = []
+        """Of each of them: how often it had been written to."""
 
     def __len__(self) -> int:
         """The number of instances that are unchanged since the fork."""
@@ -41,31 +45,50 @@ class Known:
 
     def seal(self) -> None:
         """Record the versions of all payloads, just before workers are forked."""
-        self._stamps = [_stamp(instance) for instance in self.instances]
-        for instance, stamp in zip(self.instances, self._stamps, strict=True):
-            if stamp is None or not _is_plain(instance):
+        self._payloads, self._written = [], []
+        for instance in self.instances:
+            payloads = [given.payload for given in instance.feeds.values() if given.payload is not None]
+            written = _writes(payloads)
+            if written is None or not all(map(_is_plain, payloads)):
                 self._places.pop(id(instance), None)
+            self._payloads.append(payloads)
+            self._written.append(written or [])
 
-    def place(self, instance: Instance) -> int:
-        """Returns the index of an instance in the list; -1 if workers do not have its current version."""
+    def places(self, instances: Collection[Instance]) -> list[int]:
+        """Returns the index of each instance in the list; -1 if workers do not have its current version."""
+        if not self._places:
+            return [-1] * len(instances)
+        found = list(map(self._places.get, map(id, instances), repeat(-1)))
+        if not self._written or self._same(found):
+            return found
+        return [self._place(one) for one in instances]
+
+    def _same(self, places: list[int]) -> bool:
+        """Whether no payload of these instances was written to."""
+        if min(places, default=0) < 0:
+            return False
+        now = map(_WRITES, chain.from_iterable(map(self._payloads.__getitem__, places)))
+        return all(map(eq, now, chain.from_iterable(map(self._written.__getitem__, places))))
+
+    def _place(self, instance: Instance) -> int:
         place = self._places.get(id(instance), -1)
-        for payload, version in (self._stamps[place] or ()) if place >= 0 else ():
-            if payload._version != version:
-                del self._places[id(instance)]
-                return -1
+        if place >= 0 and not self._same([place]):
+            del self._places[id(instance)]
+            return -1
         return place
 
 
-def _stamp(instance: Instance) -> list[tuple[Tensor, int]] | None:
-    """Returns each payload with its write count; None if torch does not count writes (in inference mode)."""
-    payloads = [given.payload for given in instance.feeds.values() if given.payload is not None]
+_WRITES = attrgetter("_version")
+
+
+def _writes(payloads: Iterable[Tensor]) -> list[int] | None:
+    """Returns how often each was written to; None if torch does not count writes (in inference mode)."""
     try:
-        return [(payload, payload._version) for payload in payloads]
+        return list(map(_WRITES, payloads))
     except RuntimeError:
         return None
 
 
-def _is_plain(instance: Instance) -> bool:
-    """Whether a forked process can read all payloads."""
-    payloads = [given.payload for given in instance.feeds.values() if given.payload is not None]
-    return all(payload.device.type == "cpu" and payload.layout is torch.strided for payload in payloads)
+def _is_plain(payload: Tensor) -> bool:
+    """Whether a forked process can read it."""
+    return payload.device.type == "cpu" and payload.layout is torch.strided

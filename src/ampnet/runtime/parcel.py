@@ -39,7 +39,7 @@ def inputs_of(graph: Graph) -> Fields:
 
 def pack(instances: Mapping[int, Instance], sort: Sort, known: Known, inputs: Fields, **data: Any) -> Note:
     """Returns a note with instances of one sort, by number. ``data``: further data of the note."""
-    places = [known.place(instance) for instance in instances.values()]
+    places = known.places(instances.values())
     numbers = np.fromiter(instances, dtype=np.int64, count=len(instances))
     arrays: dict[str, Any] = {"instances": numbers, "places": np.array(places, dtype=np.int64)}
     if min(places) < 0:

@@ -33,6 +33,7 @@ from ampnet.message import Messages
 from ampnet.nodes.cond import Cond
 from ampnet.nodes.dispatch import Dispatch
 from ampnet.nodes.loss import Loss
+from ampnet.opened import read_some
 from ampnet.reference.schedule import Schedule
 from ampnet.reference.worker import Counts
 from ampnet.replicas.group import Replicas, Table
@@ -299,9 +300,9 @@ class Runtime:
         """Stage whole instances of a stream; returns the number of workers that will play each."""
         return ()
 
-    def _read(self, source: Iterator[Instance]) -> Instance:
-        """Returns the next instance of a stream; raises StopIteration after the last one."""
-        return next(source)
+    def _read(self, source: Iterator[Instance], most: int, into: list[Instance]) -> None:
+        """Append the next instances of a stream to a list; see `ampnet.opened.Read`."""
+        read_some(source, most, into)
 
     def _shelve(self, structures: Mapping[int, Structure]) -> None:
         """Message passing only: store the structures of instances about to be posted."""

@@ -83,6 +83,8 @@ class Staging:
         self._cutters[number].add(instances, stream, train)
         self._send_waves(number, self._cutters[number].cut(full=True))
         players = self._workers[number]
+        if len(players) == 1:
+            return [len(players[0])] * len(instances)
         return [len(players[n % len(players)]) for n in instances]
 
     def pumped(self, coming: Container[int]) -> None:

@@ -51,8 +51,8 @@ class OnWorkers(Runtime):
         self.controller.teams = len(self._owner.names)
         return streams
 
-    def _read(self, source: Iterator[Instance]) -> Instance:
-        return self._owner._read(source)
+    def _read(self, source: Iterator[Instance], most: int, into: list[Instance]) -> None:
+        self._owner._read(source, most, into)
 
     def _stage(self, instances: Mapping[int, Instance], stream: Stream) -> Sequence[int]:
         return self._owner._workers.predicting.stage(instances, False, self.controller.sending)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ampnet.instance import Instance
+from ampnet.opened import read_some
 from ampnet.runtime.cluster.assignment import Beat, Refusal
 from ampnet.runtime.cluster.reach import Reach
 from ampnet.runtime.cluster.seats import Seat
@@ -72,11 +73,12 @@ class ClusterCrew:
         """Returns a worker that is lost, or None."""
         return self.lost
 
-    def read(self, source: Iterator[Instance]) -> Instance:
-        """Returns the next item of an iterator that may block; a lost worker interrupts it, in the main thread."""
+    def read(self, source: Iterator[Instance], most: int, into: list[Instance]) -> None:
+        """Append the next items of an iterator, which may block, to a list (see `ampnet.opened.Read`); a lost worker
+        interrupts it, in the main thread."""
         self.reading = threading.current_thread() is threading.main_thread()
         try:
-            return next(source)
+            read_some(source, most, into)
         finally:
             self.reading = False
 

@@ -233,7 +233,7 @@ class Cluster(Distributed):
                     self._events,
                     self.clock,
                     self._known,
-                    [place for one in self._rehearsed if (place := self._known.place(one)) >= 0],
+                    [place for place in self._known.places(self._rehearsed) if place >= 0],
                     self._prediction(),
                     self._beginning,
                     seats=seats,
