@@ -53,7 +53,7 @@ BABI15 = Workload(
     },
     foreign={"jax": Foreign("bench.peers.jax_ggsnn:Babi")},
     base="torch sparse 1 thread",
-    each=40,
+    each=320,
     target=Target("accuracy", 1.0, batches=5),
     rival="torch sparse",
     external="babi15_ggsnn.py",
@@ -65,6 +65,6 @@ BABI15_100 = replace(
     about=BABI15.about.replace("of 20", "of 100"),
     batch=100,
     ours={"ours": Ours(in_flight=100, every=100)},
-    each=200,
+    each=800,
     target=Target("accuracy", 1.0, batches=1),
 )

@@ -101,7 +101,7 @@ QM9 = Workload(
     },
     foreign={"jax": Foreign("bench.peers.jax_ggsnn:Qm9")},
     base="torch sparse 1 thread",
-    each=40,
+    each=160,
     target=Target("absolute_error", 0.15),
     rival="torch sparse",
     bounds=(Bound("ours 16 replicas", "torch *", 8.0),),

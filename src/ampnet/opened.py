@@ -111,7 +111,7 @@ class Opened:
 
     def _check(self, found: Sequence[object]) -> None:
         """Raise a `DataError` for the first that is no instance. ``found``: what the loader gave after those read."""
-        if all(isinstance(one, Instance) for one in found):
+        if {Instance}.issuperset(map(type, found)) or all(isinstance(one, Instance) for one in found):
             return
         number, wrong = next((self.read + i, one) for i, one in enumerate(found, 1) if not isinstance(one, Instance))
         if wrong is None:

@@ -180,7 +180,7 @@ class Loss(Node):
         offsets: Ints | None,
         label_offsets: Ints | None,
         states: Callable[[], States],
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], int]:
+    ) -> tuple[Tensor | float, Tensor, dict[str, Tensor], int]:
         """Training messages whose single losses are not needed: the sum of losses and of metrics, each times its rows,
         the gradient, and the number of rows. ``states`` gives the messages' states, for an error."""
         n = len(prediction) if offsets is None else len(offsets) - 1
@@ -206,7 +206,7 @@ class Loss(Node):
 
     def _in_one_call(
         self, prediction: Tensor, label: Tensor, offsets: Ints | None, label_offsets: Ints | None, n: int
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], int] | None:
+    ) -> tuple[float, Tensor, dict[str, Tensor], int] | None:
         """What `judge_all` returns, computed natively. None if it is not, or a label is out of range."""
         function, judge, weight, x = self.function, self._judge, self.weight, prediction
         each, count = 1, n
@@ -236,12 +236,11 @@ class Loss(Node):
                     done = judge.errors(x, label, g, weight / each, squared=function == "squared_error")
         if not done or judge.wrong:
             return None
-        told = torch.from_numpy(np.array([each * judge.loss, judge.metric]))
-        found = {} if self._usual is None else {self._usual: told[1:]}
+        found = {} if self._usual is None else {self._usual: torch.from_numpy(np.array([judge.metric]))}
         if len(self.metrics) > len(found):
             rest = self._measure(x, label, without=self._usual)
             found = {m: found[m] if m in found else rest[m].sum().view(1) for m in self.metrics}
-        return told[0], g, found, count
+        return each * judge.loss, g, found, count
 
     def _measure(self, prediction: Tensor, label: Tensor, without: str | None = None) -> dict[str, Tensor]:
         """Every metric of every row; ``without``: but this one."""

@@ -77,18 +77,21 @@ class Lot:
 
     def split(self, count: int) -> tuple[Lot, Lot]:
         """The first ``count`` instances, and the rest."""
-        first, others = self.at(range(count)), self.at(range(count, len(self.numbers)))
-        first.missing = others.missing = self.missing
-        return first, others
+        items = iter(self.instances.items())
+        first, others = dict(itertools.islice(items, count)), dict(items)
+        return self._part(first), self._part(others)
+
+    def _part(self, instances: Mapping[int, Instance]) -> Lot:
+        part = Lot(self.sites, self.ends, instances, self.train, self.stream)
+        part.missing = self.missing
+        return part
 
     def merge(self, lots: Sequence[Lot]) -> Lot:
         """One lot of several, in order."""
         together: dict[int, Instance] = {}
         for lot in lots:
             together.update(lot.instances)
-        merged = Lot(self.sites, self.ends, together, self.train, self.stream)
-        merged.missing = self.missing
-        return merged
+        return self._part(together)
 
     def followed_by(self, instances: Sequence[Instance]) -> Lot:
         """This lot and instances that are not pumped yet, under numbers that nobody has: good for a rehearsal only."""

@@ -111,7 +111,8 @@ class Member:
         """Called after the replica's own update."""
         self._updates += 1
         self._versions[self.number] += 1
-        self.poke()
+        if self._token is not None or self._kind not in ("epoch", "shared"):  # these start at a stream's end only
+            self.poke()
 
     def flush(self) -> None:
         """At the end of a training stream: apply leftover gradients, and take part in the final synchronisation."""

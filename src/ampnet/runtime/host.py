@@ -252,8 +252,9 @@ class Host:
         return self.player.waiting() + (0 if self._predictions is None else self._predictions.waiting())
 
     def _tell_played(self, idle: bool) -> None:
-        """Report played instances: at once if other workers play them too; else when few are staged."""
-        if (self._played or self._reports) and (idle or self._parted or self._waiting() <= self._most):
+        """Report played instances: at once if other workers play them too; else when they are as many as those that are
+        still staged, so that one note is for half of the instances in flight."""
+        if (self._played or self._reports) and (idle or self._parted or self._waiting() <= len(self._played)):
             played, self._played, reports, self._reports = self._played, [], self._reports, []
             self._send(self.controller, done_note(played, reports, self.losses))
 

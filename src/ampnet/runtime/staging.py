@@ -75,7 +75,8 @@ class Staging:
         if self._parted and len(teams) == 1:
             self.shares = (copies_of(teams[0], copies), wave_size or size_of(len(teams[0].workers), places))
         elif not self._parted:
-            self.shares = (len(teams), wave_size or share_of(places))
+            updates = [rule.every for team in teams for rule in rules_of(team, copies)]  # no wave extends beyond one
+            self.shares = (len(teams), min([wave_size or share_of(places), *updates]))
 
     def stage(self, instances: Mapping[int, Instance], train: bool, stream: int) -> list[int]:
         """Send instances, all of them for one team. Returns the number of workers that will play each."""

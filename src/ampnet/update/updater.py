@@ -213,7 +213,7 @@ class Updater:
             or self._touched
             or self._partly
             or (self.view is not None and not self.view.direct)
-            or self._changes(max(self.lag, self.around()))
+            or self._changes(lambda: max(self.lag, self.around()))
         ):
             return
         if instances < policy.min_update_frequency or self.waiting or self.together:
@@ -257,12 +257,14 @@ class Updater:
         self.heard = self.heard[0] + stale, self.heard[1] + messages
         self.lag += 0.1 * (stale / messages - self.lag)
 
-    def _changes(self, lag: float) -> bool:
-        """Whether the remedies change a step with gradients of this staleness."""
-        if not self.remedies or not lag:
+    def _changes(self, staleness: Callable[[], float]) -> bool:
+        """Whether the remedies change a step with gradients of this staleness, which takes long to find out."""
+        if not self.remedies:
             return False
         now = self.seen_version()
-        return any(remedy.rate(lag, now) != 1 or remedy.momentum(0.9, lag) != 0.9 for remedy in self.remedies)
+        left = [remedy for remedy in self.remedies if not remedy.over(now)]
+        lag = staleness() if left else 0.0
+        return bool(lag) and any(one.rate(lag, now) != 1 or one.momentum(0.9, lag) != 0.9 for one in left)
 
     def _pending_lag(self) -> float:
         """The mean staleness of the gradients that have not been applied. Where replicas share weights, at least that
@@ -314,7 +316,7 @@ class Updater:
         quick, policy = self.stepper, self.policy
         if quick is None or policy is None or not self._touched or self._went:
             return None
-        if not self._is_plain(self.adding) or self._changes(self._pending_lag()):
+        if not self._is_plain(self.adding) or self._changes(self._pending_lag):
             return None
         if self.touched and quick.can_step_rows() and not self.dense:
             return None

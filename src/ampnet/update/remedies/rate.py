@@ -41,6 +41,9 @@ class AnnealedRate(Remedy):
         if self.updates < 1:
             raise ValueError(f"updates must be 1 or more, got {self.updates}")
 
+    def over(self, updates: int) -> bool:
+        return updates >= self.updates
+
     def rate(self, lag: float, updates: int) -> float:
         power = 1 - min(updates / self.updates, 1)
         return float(max(lag, 1.0) ** -power)

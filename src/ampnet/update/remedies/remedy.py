@@ -21,6 +21,10 @@ class Remedy:
         replicas."""
         return 1.0
 
+    def over(self, updates: int) -> bool:
+        """Whether it changes nothing any more, whatever the lag."""
+        return False
+
     def momentum(self, momentum: float, lag: float) -> float:
         """Returns the momentum to use instead of the optimizer's own (Adam's is beta1)."""
         return momentum

@@ -72,9 +72,8 @@ class LossKernel(Kernel):
             self._judge_one_by_one(op, prediction, label)
             return
         state = States.trusted(("instance",), np.array([[self.layout.numbers[-1]]]))
-        self.passage.report(
-            Report(node.label, state, True, loss.view(1) / count, metrics, np.array([count], dtype=np.int64))
-        )
+        mean = loss.view(1) / count if isinstance(loss, Tensor) else torch.from_numpy(np.array([loss / count]))
+        self.passage.report(Report(node.label, state, True, mean, metrics, np.array([count])))
 
     def _judge_one_by_one(self, op: Operation, prediction: Tensor, label: Tensor) -> None:
         """A loss is not finite, or its instance is skipped already: raise with its state, or skip it."""
