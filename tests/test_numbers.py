@@ -37,6 +37,17 @@ def test_the_replica_with_the_fewest_gets_the_next() -> None:
     assert [numbers.take() for _ in range(4)] == [7, 9, 6, 11]
 
 
+@given(st.lists(st.integers(1, 5), max_size=2), st.integers(1, 4), st.lists(st.integers(1, 9), max_size=12))
+def test_several_at_once_are_those_that_would_come_one_by_one(moduli: list[int], block: int, steps: list[int]) -> None:
+    one, other = Numbers(moduli, block), Numbers(moduli, block)
+    for count in steps:
+        taken = one.some(count)
+        assert taken == [other.take() for _ in range(count)]
+        assert one.state() == other.state()
+        for numbers in (one, other):
+            numbers.free(taken[: count // 2])
+
+
 @given(
     st.lists(st.integers(1, 6), max_size=3),
     st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=80),

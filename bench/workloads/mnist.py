@@ -80,7 +80,7 @@ MNIST = Workload(
     peers={"torch eager": peers.Eager, "torch compile": compiled(peers.Eager)},
     foreign={"jax": Foreign("bench.peers.jax_mnist:Perceptron")},
     base="torch eager 1 thread",
-    each=16,
+    each=64,
     target=Target("loss", 0.01, batches=20),
     rival="torch eager",
     bounds=(Bound("ours 16 replicas", "torch *", 4.0),),

@@ -98,7 +98,7 @@ SENTIMENT = Workload(
     peers={"torch level": peers.Level, "torch recursive": peers.Recursive, "dgl": TreeDgl},
     foreign={"jax": Foreign("bench.peers.jax_tree_lstm:Levels")},
     base="torch level 1 thread",
-    each=50,
+    each=200,
     target=Target("accuracy", 0.9, batches=40),
     rival="torch level",
     bounds=(Bound("ours 16 replicas", "torch *", 7.0),),

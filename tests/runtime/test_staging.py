@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from ampnet import DataError, Graph, Instance, feed, replicate
+from ampnet import DataError, Graph, Instance, Update, feed, replicate
 from ampnet.errors import TransportError
+from ampnet.runtime.by_name import adopt
 from ampnet.runtime.equality import Equality
 from ampnet.runtime.known import Known
 from ampnet.runtime.staging import Staging
 from ampnet.runtime.teams import teams_of
 from ampnet.runtime.transport import Note
-from tests.replicas.small import chain, rows
+from tests.replicas.small import SGD, chain, rows
 
 INPUTS = {"x": ("instance", "t"), "y": ("instance", "t")}
 ONE = rows(1)[0]
@@ -136,3 +137,15 @@ def test_a_worker_that_has_other_copies_only_hears_nothing_of_a_wave() -> None:
     assert staging.shares == (2, 2)
     assert staging.stage(some(0, 1, 2, 3), True, 0) == [1, 2, 1, 2]
     assert sent == [(0, 0, 1, [0, 2]), (0, 0, 2, [1, 3]), (1, 0, 2, [1, 3])]
+
+
+@pytest.mark.parametrize(("every", "block"), [(3, 3), (100, 4)])
+def test_blocks_for_replicas_of_the_whole_model_end_with_an_update(every: int, block: int) -> None:
+    """Half of a replica's places, or an update. Once, many staged instances made blocks that left a replica idle at the
+    end of an epoch."""
+    graph = chain("linear")
+    replicate(graph, None, 2)
+    adopt(graph, Update(SGD, every, "instances"), {})
+    hosts = {name: int(name.endswith("#2")) for name in graph.nodes}
+    staging, _ = staged(graph, hosts)
+    assert staging.shares == (2, block)
