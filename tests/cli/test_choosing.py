@@ -17,11 +17,13 @@ from ampnet.cli import train as command
 from ampnet.cli.choosing import Choice, bounded, choose
 from ampnet.cli.train import Job
 from ampnet.data import Dataset
+from ampnet.errors import AmpnetError
 from ampnet.experiments.list_reduction import WORKLOAD, Settings
+from ampnet.lang import Compiled
 from ampnet.placement import Costs
 from ampnet.placement.costs import BYTES
 from ampnet.placement.memory import PROCESS
-from ampnet.placement.ways import Ways, best
+from ampnet.placement.ways import Way, Ways, best
 from tests.cli.test_train import TINY, lines
 from tests.placement.test_ways import costs, graph
 from tests.runtime.conftest import children
@@ -181,12 +183,50 @@ def test_the_line_and_the_report_of_a_run(tmp_path: Path, capsys: pytest.Capture
 
 @linux
 @pytest.mark.parametrize("options", ["--workers auto", "--replicas auto", "--workers auto --replicas auto"])
-def test_auto_on_the_cores_there_are(options: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TINY, "--epochs", "1", *options.split()]) == 0
+def test_auto_on_the_cores_there_are(options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "run.json"
+    assert main([*TINY, "--epochs", "1", *options.split(), "--json", str(report)]) == 0
     first, *rest = lines(capsys)
     assert first.startswith("placement: ")
+    assert "not simulated" not in first
     assert any(line.startswith("list-reduction: ") for line in rest)
+    found = json.loads(report.read_text())["placement"]
+    assert found["simulated"] is (len(os.sched_getaffinity(0)) > 1)
+    if found["max_active_keys"] is not None:
+        assert found["max_active_keys"] in (4, 8, 16)  # the default of one process or of two workers, or twice that
     assert not children()
+
+
+def test_a_simulation_that_fails_is_said(
+    jobs: list[Job], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any) -> Choice:
+        raise AmpnetError("a reason\nand more of it")
+
+    monkeypatch.setattr(choosing, "simulated", fails)
+    assert main([*TINY, "--workers", "auto"]) == 0
+    (line,) = lines(capsys)
+    assert line.startswith("placement: 4 workers with 8 copies of cell, ")
+    assert line.endswith("; not simulated: a reason")
+
+
+def test_what_was_simulated_is_what_runs(
+    jobs: list[Job], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way, the number in flight and the placement."""
+
+    def found(graph: Compiled, tried: Any, costs: Costs, making: float, settings: Any, asked: Sequence[Way]) -> Choice:
+        way = next(way for way in asked if way.workers == 2 and not way.changes)
+        return Choice(way, (), {name: int(name == "cell") for name in graph.nodes}, 12)
+
+    monkeypatch.setattr(choosing, "simulated", found)
+    assert main([*TINY, "--workers", "auto"]) == 0
+    (line,) = lines(capsys)
+    assert line.startswith("placement: 2 workers, 12 in flight, ")
+    (job,) = jobs
+    assert (job.settings.workers, job.settings.max_active_keys) == (2, 12)
+    assert job.hosts is not None
+    assert {name for name, worker in job.hosts.items() if worker} == {"cell"}
 
 
 def test_what_a_run_waited_for() -> None:
