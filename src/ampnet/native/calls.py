@@ -141,7 +141,7 @@ def product(
     alpha: float = 1.0,
     steady: bool = False,
 ) -> bool:
-    """``out = act(alpha x w + bias)``, or ``out += alpha x w``. ``steady``: ``w`` stays the same until `begin_wave`."""
+    """``out = act(alpha x w + bias)``, or that is added to ``out`` before ``act``. ``steady``: ``w`` stays the same until `begin_wave`."""
     dtype = out.dtype
     if not takes(out) or x.dtype != dtype or w.dtype != dtype or out.dim() != 2 or x.dim() != 2:
         return False

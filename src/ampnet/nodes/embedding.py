@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.errors import GraphError, PayloadError
+from ampnet.native import calls
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
 
@@ -63,7 +64,9 @@ class Embedding(Parameterised):
     def run(self, span: Span) -> None:
         x = span.x(0).reshape(-1)
         self.check_range(x)
-        torch.index_select(span.w[0], 0, x, out=span.y.view(len(x), span.w[0].shape[1]))
+        y = span.y.view(len(x), span.w[0].shape[1])
+        if not calls.fetch(y, span.w[0], x):
+            torch.index_select(span.w[0], 0, x, out=y)
 
     def back(self, span: Span) -> None:
         """Indices have no gradient."""
@@ -74,8 +77,10 @@ class Embedding(Parameterised):
             real = index != self.padding
             index, g = index[real], g[real]
         self.updater.touch(index)
-        # index_add_ takes a slow path for rows that are not contiguous (a Concat's gradient is a slice).
-        span.sums[0].index_add_(0, index, g.to(span.sums[0].dtype).contiguous())
+        total = span.sums[0]
+        g = g.to(total.dtype)
+        if not calls.add_back(total, g, index):
+            total.index_add_(0, index, g.contiguous())  # it takes a slow path for rows that are not contiguous
 
     def describe(self) -> str:
         return f"Embedding {self.size}×{self.updater.weights[0].shape[1]}"

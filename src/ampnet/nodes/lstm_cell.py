@@ -42,15 +42,15 @@ class LstmCell(Parameterised):
         return part == 0
 
     def hoist(self, span: Span, part: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        bias = span.w[2] + span.w[3] if self.bias else None
-        return span.keep("gates", 4 * self.n_hidden), span.w[0], bias
+        return span.keep("gates", 4 * self.n_hidden), span.w[0], span.w[2] if self.bias else None
 
     def run(self, span: Span) -> None:
         n, w, y = self.n_hidden, span.w, span.y
         gates, squashed = span.keep("gates", 4 * n), span.keep("squashed", n)
+        bi, bh = (w[2], w[3]) if self.bias else (None, None)
         if span.xs[0] is not None:
-            span.products.set(gates, span.xs[0], w[0].t(), w[2] + w[3] if self.bias else None)
-        span.products.add(gates, span.x(1), w[1].t())
+            span.products.set(gates, span.xs[0], w[0].t(), bi)
+        span.products.add(gates, span.x(1), w[1].t(), bias=bh)
         _CELL.run(gates, span.x(2), y, squashed)
 
     def back(self, span: Span) -> None:

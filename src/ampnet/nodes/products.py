@@ -46,19 +46,24 @@ class Products:
             torch.mm(x, w, out=out)
         squash(out, activation)
 
-    def add(self, out: Tensor, x: Tensor, w: Tensor, activation: int = calls.NONE) -> None:
-        """``out = act(out + x w)``."""
+    def add(
+        self, out: Tensor, x: Tensor, w: Tensor, activation: int = calls.NONE, *, bias: Tensor | None = None
+    ) -> None:
+        """``out = act(out + x w + bias)``."""
         if out.dim() > 2:
             if not out.is_contiguous():
-                squash(out.add_(self.of(x, w)), activation)
+                out.add_(self.of(x, w))
+                squash(out if bias is None else out.add_(bias), activation)
                 return
             out, x = _flat(out), _flat(x)
-        if not self.narrow and calls.product(out, x, w, add=True, activation=activation, steady=self.steady):
+        if not self.narrow and calls.product(out, x, w, bias, add=True, activation=activation, steady=self.steady):
             return
         if self.narrow:
             out.add_(_narrow(x, w))
         else:
             out.addmm_(x, w)
+        if bias is not None:
+            out.add_(bias)
         squash(out, activation)
 
     def of(self, x: Tensor, w: Tensor) -> Tensor:

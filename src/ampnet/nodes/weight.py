@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ampnet.message import Messages
+from ampnet.native import calls
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
 
@@ -41,13 +42,16 @@ class Weight(Parameterised):
         return self.updater.weights[0].shape
 
     def run(self, span: Span) -> None:
-        span.y.copy_(span.w[0])
+        y, row = span.y, span.w[0]
+        flat = y.view(len(y), -1) if y.is_contiguous() else y
+        if not calls.fetch(flat, row.reshape(1, -1).expand(len(y), -1), None):
+            y.copy_(row)
 
     def back(self, span: Span) -> None:
         pass
 
     def collect(self, span: Span) -> None:
-        span.sums[0].add_(span.g.sum(0, dtype=span.sums[0].dtype))
+        span.sums.add_rows(span.g.reshape(len(span.g), -1), 0)
 
     def reference(self, x: Tensor) -> Tensor:
         return self.parameters[self.label].expand(x.shape[0], *self.parameters[self.label].shape)

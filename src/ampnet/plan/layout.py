@@ -34,7 +34,7 @@ from ampnet.plan.records import Records
 from ampnet.plan.score import Score
 from ampnet.plan.sites import Site, Sites
 from ampnet.state import Ints, States
-from ampnet.wave.arena import Arena, Pool, Read
+from ampnet.wave.arena import Arena, Pool, Read, through
 
 _OBJECTS = 6144
 """Approximate bytes of the Python objects of one operation, and of its calls on a tape."""
@@ -53,6 +53,15 @@ class Bag:
     """Cached result of `targets`."""
 
     turned: tuple[Tensor, Tensor, int, int] | None = None
+    places: Tensor | None = None
+    """Memory for the result of `found`."""
+
+    def found(self) -> Tensor:
+        """Where the rows are now: equal ones may be kept once."""
+        if self.arena.inverse is None:
+            return self.index
+        self.places = through(self.arena.inverse, self.index, self.places)
+        return self.places
 
     def turn(self) -> tuple[Tensor, Tensor, int, int]:
         """The same the other way round: the targets that each row is added to, as an index with offsets, for the rows

@@ -59,13 +59,14 @@ class Sums(list[Tensor]):
             total.addmm_(g.t(), x)
 
     def add_rows(self, g: Tensor, weight: int) -> None:
-        """``self[weight] += sum of all rows of g``, the gradient of a bias."""
+        """``self[weight] += sum of all rows of g``, the gradient of a bias. Each row has as many numbers as that."""
         total = super().__getitem__(weight)
         rows = g if g.dim() == 2 else g.reshape(-1, g.shape[-1])
-        if calls.sum_rows(total, rows, add=not self._old[weight]):
+        flat = total.view(-1) if total.is_contiguous() else total
+        if calls.sum_rows(flat, rows, add=not self._old[weight]):
             self._old[weight] = False
         else:
-            self[weight].add_(rows.sum(0, dtype=total.dtype))
+            self[weight].add_(rows.sum(0, dtype=total.dtype).view(total.shape))
 
     def add_each(self, pieces: Sequence[Tensor | None]) -> None:
         """``self[i] += pieces[i]`` for every parameter that has a piece."""

@@ -98,8 +98,10 @@ class Arena:
         return self.data
 
     def places(self) -> tuple[int, int]:
-        """The addresses of its rows and of the numbers of equal ones; 0 where there are none."""
+        """The addresses of its rows and of the numbers of equal ones; 0 where there are none, -1 where they vary."""
         inverse = self.inverse
+        if self.varies:
+            return -1, -1
         return 0 if self.data is None else self.data.data_ptr(), 0 if inverse is None else inverse.data_ptr()
 
     def open(self, row: Sequence[int], like: Tensor) -> Tensor:
@@ -126,7 +128,9 @@ class Arena:
         assert places is not None
         if self.inverse is None:
             self.inverse = torch.arange(self.rows, device=places.device)
-        self.inverse[start:stop] = places + start
+        into = self.inverse[start:stop]
+        if start or not calls.fetch(into.view(torch.float64), places.view(torch.float64), None):
+            torch.add(places, start, out=into)
 
     def gradient(self) -> Tensor:
         """The tensor of all gradients; zero at first."""
@@ -154,11 +158,12 @@ class Arena:
 class Read:
     """Rows of an arena that a slot reads: a slice, or rows by index."""
 
-    __slots__ = ("arena", "index", "joined", "start", "stop")
+    __slots__ = ("_places", "arena", "index", "joined", "start", "stop")
 
     def __init__(self, arena: Arena, start: int, stop: int, index: Tensor | None) -> None:
         self.arena, self.start, self.stop, self.index = arena, start, stop, index
         """The index of the first row; behind the last; None if they are adjacent."""
+        self._places: Tensor | None = None
         self.joined: dict[tuple[int, ...], Tensor] | None = None
         """By slots: where rows are that are read together with these (`ampnet.wave.kernels.parts`)."""
 
@@ -170,7 +175,10 @@ class Read:
         inverse = self.arena.inverse
         if inverse is None:
             return self.index
-        return inverse[self.start : self.stop] if self.index is None else inverse.index_select(0, self.index)
+        if self.index is None:
+            return inverse[self.start : self.stop]
+        self._places = through(inverse, self.index, self._places)
+        return self._places
 
     def rows(self, columns: tuple[int, int] | None = None) -> Tensor:
         """The rows, or some columns of them; read-only."""
@@ -218,6 +226,17 @@ def zero(x: Tensor) -> None:
     """All numbers become zero."""
     if not calls.clear(x):
         x.zero_()
+
+
+def through(inverse: Tensor, index: Tensor, known: Tensor | None) -> Tensor:
+    """``inverse[index]``: where rows are of which equal ones are kept once. ``known``: memory for it, if there is
+    any."""
+    if index.is_cuda:
+        return inverse.index_select(0, index)
+    out = known if known is not None and known.shape == index.shape else torch.empty_like(index)
+    if not calls.fetch(out.view(torch.float64), inverse.view(torch.float64), index):
+        torch.index_select(inverse, 0, index, out=out)
+    return out
 
 
 def fetch(out: Tensor, rows: Tensor, places: Tensor, columns: tuple[int, int] | None = None) -> None:

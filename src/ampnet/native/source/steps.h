@@ -16,7 +16,7 @@ template <class T> struct Moments {
 
 template <class T> void adam(const Moments<T>& s) {
     const double step = *s.step += 1;
-    const T size = s.rate / (1 - std::pow(s.beta1, step)), root = std::sqrt(1 - std::pow(s.beta2, step));
+    const T size = s.rate / (1 - std::pow(s.beta1, step)), root = 1 / std::sqrt(1 - std::pow(s.beta2, step));
     const T left1 = 1 - s.beta1, kept2 = s.beta2, left2 = 1 - s.beta2, eps = s.eps, count = s.count;
     const T shrink = s.apart ? 1 - s.rate * s.decay : 1, pull = s.apart ? 0 : s.decay;
     T *__restrict p = s.p, *__restrict g = s.g, *__restrict mean = s.mean, *__restrict square = s.square;
@@ -26,7 +26,7 @@ template <class T> void adam(const Moments<T>& s) {
         const T d = mine + pull * weight;
         mean[i] += left1 * (d - mean[i]);
         square[i] = kept2 * square[i] + left2 * d * d;
-        p[i] = weight - size * mean[i] / (std::sqrt(square[i]) / root + eps);
+        p[i] = weight - size * mean[i] / (std::sqrt(square[i]) * root + eps);
     }
 }
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ampnet.native import calls
 from ampnet.nodes.linear import Linear
 from ampnet.plan.layout import Operation
-from ampnet.wave.arena import add_back, fetch
+from ampnet.wave.arena import add_back, fetch, through
 from ampnet.wave.kernels.kernel import Kernel
 
 
@@ -35,6 +35,7 @@ class ChoiceKernel(Kernel):
         self.start, self.stop = members[0].start, members[-1].stop
         self._spans = [(op.start - self.start, op.stop - self.start) for op in members]
         self._index: Tensor | None = None
+        self._places: Tensor | None = None
         reads = [op.reads[0] for op in members]
         neighbours = all(a.stop == b.start for a, b in itertools.pairwise(reads))
         self._straight = neighbours and all(read.index is None for read in reads)
@@ -45,12 +46,14 @@ class ChoiceKernel(Kernel):
         """The indices of the rows that are read."""
         reads = [op.reads[0] for op, _ in self.members]
         inverse = reads[0].arena.inverse
-        if self._index is None or inverse is not None or self.layout.padded:
+        if self._index is None or self.layout.padded:
             like = reads[0].arena.rows_made
             places = [torch.arange(r.start, r.stop, device=like.device) if r.index is None else r.index for r in reads]
-            index = torch.cat(places)
-            self._index = index if inverse is None else inverse.index_select(0, index)
-        return self._index
+            self._index = torch.cat(places)
+        if inverse is None:
+            return self._index
+        self._places = through(inverse, self._index, self._places)
+        return self._places
 
     def forward(self, op: Operation) -> None:
         arena = op.reads[0].arena

@@ -4,6 +4,10 @@
 
 Where the table is no larger than what is asked for, its own memory is what is read, and the tokens are the inverse. Who
 reads looks through the inverse (`Read.places`), and whose only input this is computes each different row once.
+
+A kept layout remembers the tokens. As long as as many different rows are asked for as the time before, all that is
+computed with them is where it was, so readers can be on the tape; from the first wave on that asks for more or fewer,
+the arena `varies`.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ampnet.native import calls
 from ampnet.nodes.embedding import Embedding
 from ampnet.plan.layout import Operation
+from ampnet.wave.arena import add_back
 from ampnet.wave.kernels.kernel import Kernel
 
 
@@ -23,30 +29,67 @@ class EmbeddingKernel(Kernel):
         node = self.site.face
         assert isinstance(node, Embedding)
         self.node = node
+        self._seen: Tensor | None = None
+        """The tokens of the wave before."""
+        self._inverse: Tensor | None = None
+        self._chosen: Tensor | None = None
+        """The rows that were asked for, in the order of the arena's; None: all of the table."""
 
     def forward(self, op: Operation) -> None:
         tokens = self.rows(op, 0)
-        self.node.check(tokens)
-        self.node.check_range(tokens)
+        again = self._seen is not None and torch.equal(self._seen, tokens)
+        if not again:
+            self.node.check(tokens)
+            self.node.check_range(tokens)
         table, self.out.table = self.passage.weights(self.node)[0], True
-        whole = tokens.dim() == 1 and self.node.size <= len(tokens)
-        self.out.varies = not whole
-        self._chosen: Tensor | None = None
         if tokens.dim() > 1:
+            self.out.varies = True
             self._chosen = tokens.reshape(-1)
             self.out.put(op.start, op.stop, table.index_select(0, self._chosen).view(*tokens.shape, -1))
-        elif whole:
+        elif self.node.size <= len(tokens):
             if op.reads[0].index is not None:  # fetched: to where the tokens of the next wave will be, too
                 tokens = self.layout.pool.take((self.site.number, "tokens"), tokens.shape, tokens).copy_(tokens)
             if not self.passage.alone:  # an update of another passage must not change what was read
                 table = self.take("table", table.shape[0], table.shape[1], table).copy_(table)
             self.out.data, self.out.inverse = table, tokens
         elif tokens.is_cuda:  # to find the different ones, one would have to wait for the device
+            self.out.varies = True
             self._chosen = tokens
             self.out.put(op.start, op.stop, table.index_select(0, tokens))
         else:
-            self._chosen, self.out.inverse = torch.unique(tokens, return_inverse=True)
+            if not again:
+                self._find(tokens)
+            self._look_up(table)
+
+    def _find(self, tokens: Tensor) -> None:
+        """Find the different rows that these tokens ask for."""
+        before = self._chosen
+        self._chosen, inverse = torch.unique(tokens, return_inverse=True)
+        if before is not None and len(before) != len(self._chosen) and not self.out.varies:
+            self._vary()
+        if self._inverse is None:
+            self._inverse = inverse
+        else:
+            self._inverse.copy_(inverse)  # its readers may know where it is
+        self._seen = tokens.clone() if self.layout.fixed else None
+
+    def _look_up(self, table: Tensor) -> None:
+        """Fetch these rows."""
+        assert self._chosen is not None
+        self.out.inverse = self._inverse
+        if self.out.varies or not self.layout.fixed:
             self.out.data = table.index_select(0, self._chosen)
+            return
+        shape = (len(self._chosen), table.shape[1])
+        self.out.data = self.layout.pool.take((self.out.number, "rows"), shape, table)
+        if not calls.fetch(self.out.data, table, self._chosen):
+            torch.index_select(table, 0, self._chosen, out=self.out.data)
+
+    def _vary(self) -> None:
+        self.out.varies, self.out.grad = True, None
+        for kernel in self.passage.kernels.values():
+            if any(read.arena is self.out for read in kernel.whole.reads):
+                kernel.unsettle()
 
     def backward(self, op: Operation) -> None:
         pass
@@ -65,5 +108,5 @@ class EmbeddingKernel(Kernel):
             assert self.out.inverse is not None
             node.updater.touch(self.out.inverse.clone())
         else:
-            total.index_add_(0, self._chosen, g.to(total.dtype))
+            add_back(total, g.to(total.dtype), self._chosen)
             node.updater.touch(self._chosen if not g.is_cuda else self._chosen.clone())

@@ -48,6 +48,9 @@ class Kernel:
     def begin(self) -> None:
         """Called once, before the first operation."""
 
+    def unsettle(self) -> None:
+        """The number of rows that it reads is another one than in the waves before, from now on."""
+
     def forward(self, op: Operation) -> None:
         raise NotImplementedError
 

@@ -49,11 +49,10 @@ class BagKernel(Kernel):
     tapes = True
 
     def forward(self, op: Operation) -> None:
-        bag, inverse = op.bags[0], op.bags[0].arena.inverse
+        bag = op.bags[0]
         assert bag.arena.data is not None
-        index = bag.index if inverse is None else inverse.index_select(0, bag.index)
         out = self.out.open(bag.arena.data.shape[1:], bag.arena.data)
-        add_up(out[op.start : op.stop], bag.arena.data, index, bag.offsets)
+        add_up(out[op.start : op.stop], bag.arena.data, bag.found(), bag.offsets)
 
     def backward(self, op: Operation) -> None:
         bag, read, g = op.bags[0], op.reads[0], self.gradient(op)
@@ -88,8 +87,7 @@ class MixtureKernel(Kernel):
         if pairs.arena.data is None:  # there is nothing to add up, anywhere
             self.out.put(op.start, op.stop, ws[0].new_zeros(op.stop - op.start, ws[0].shape[0]))
             return
-        index = pairs.index if pairs.arena.inverse is None else pairs.arena.inverse.index_select(0, pairs.index)
-        add_up(self._pairs[cuts[0] : cuts[-1]], pairs.arena.data, index, pairs.offsets)
+        add_up(self._pairs[cuts[0] : cuts[-1]], pairs.arena.data, pairs.found(), pairs.offsets)
         for k, w in enumerate(ws):
             a, b = cuts[k], cuts[k + 1]
             if a < b:

@@ -128,6 +128,7 @@ class TrainedKernel(Kernel):
         node = self.site.face
         assert node is not None
         self.node, self.linear = node, isinstance(node, Linear)
+        self.tapes = node.updater.touched is None  # which rows of a table are touched is recorded in Python
         self.once = len(self.whole.operations) == 1
         self.start, self.rows_made = self.whole.start, self.whole.stop - self.whole.start
         self.hoisted: dict[int, Tensor | None] = {}
@@ -147,6 +148,9 @@ class TrainedKernel(Kernel):
         settled = passage.alone and node.updater.view is None
         self._weights = node.updater.weights if settled else None
         """The node's weights, if no update can change them before the passage ends."""
+
+    def unsettle(self) -> None:
+        self.ready = False
 
     def end(self) -> None:
         if self._all is not None:
