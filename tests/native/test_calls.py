@@ -216,3 +216,41 @@ def test_what_kernels_do_not_take_is_left_to_torch() -> None:
     assert calls.clear(whole)
     with native.disabled():
         assert not calls.clear(whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 5, 40])
+def test_means_and_logs_of_sums(dtype: torch.dtype, width: int) -> None:
+    """Beside autograd, rows in any order and read more than once; a mean of no rows is zero."""
+    torch.manual_seed(0)
+    rows = torch.randn(9, width, dtype=dtype)
+    rows[3, 0] = -torch.inf
+    index = torch.tensor([4, 0, 3, 4, 8, 2])
+    for offsets in (torch.tensor([0, 3, 3, 6]), torch.tensor([0, 1, 4, 6])):
+        counts = offsets.diff()
+        g = torch.randn(3, width, dtype=dtype)
+        for name in ("mean", "logsumexp"):
+            if name == "logsumexp" and not bool((counts > 0).all()):
+                continue
+            leaf = rows.clone().requires_grad_()
+            x = leaf if name == "logsumexp" else leaf.masked_fill(leaf.isinf(), 0)
+            pieces = x.index_select(0, index).split(counts.tolist())
+            want = torch.stack([_reduced(name, piece) for piece in pieces])
+            (want_g,) = torch.autograd.grad(want, leaf, g)
+            out, total = torch.empty_like(g), torch.zeros_like(rows)
+            if name == "mean":
+                assert calls.mean(out, x.detach(), index, offsets)
+                assert calls.mean_back(total, g, index, offsets)
+                total[leaf.isinf()] = 0
+            else:
+                shares = rows.new_empty(len(index), width)
+                assert calls.logsumexp(out, x.detach(), index, offsets, shares)
+                assert calls.logsumexp_back(total, g, index, offsets, shares)
+            torch.testing.assert_close(out, want.detach())
+            torch.testing.assert_close(total, want_g)
+
+
+def _reduced(name: str, rows: torch.Tensor) -> torch.Tensor:
+    if name == "logsumexp":
+        return rows.logsumexp(0)
+    return rows.mean(0) if len(rows) else rows.sum(0)

@@ -6,12 +6,15 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ampnet import Graph, Inline, Instance, Update, native
+import ampnet
+from ampnet import Graph, Inline, Instance, Model, Seq, Update, native
 from ampnet.events.log import Event, Played
+from ampnet.lang import choose, each, loss, reduce
 from ampnet.native import calls
-from ampnet.wave.tape import Tape
+from ampnet.wave.kernels.embedding import EmbeddingKernel
+from ampnet.wave.tape import Run, Tape
 from tests.replicas.small import case
 from tests.wave.both import model, player_of
 
@@ -73,6 +76,88 @@ def test_few_calls_are_left() -> None:
             used.append(calls.count - before)
     assert used[-1] == used[-2]
     assert used[-1] < used[0] / 2
+
+
+def test_backward_is_one_call_with_the_gradients_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, instances = fresh("qm9")
+    policy = Update(partial(torch.optim.Adam, lr=0.01), 3, "instances")
+    made: list[Run] = []
+    make = Run.make
+    monkeypatch.setattr(Run, "make", lambda self: (made.append(self), make(self)))
+    with Inline(graph, update=policy, max_active_keys=3) as runtime:
+        for _ in range(4):
+            runtime.train(instances)
+        for tape in tapes_of(runtime):
+            collected = {op.site.name for run in tape.runs.values() for op in run.collected}
+            assert len(collected) > len(tape.runs) > 0, "several sites in a run"
+            assert any(run in made for run in tape.runs.values())
+
+
+class Words(Model):
+    """Words of a vocabulary that is larger than a wave, read by a choice, by a sum with it, and by reductions."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.embedding = how, nn.Embedding(60, 4)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, words: Seq, label: Tensor) -> None:
+        h = each(self.embedding, words.word)
+        h = each(lambda h, route: h + choose(route, self.experts, h), h, words.route)
+        loss(self.last(reduce(h, self.how)), label)  # type: ignore[arg-type]
+
+
+def words(how: str, tokens: list[list[int]]) -> tuple[Graph, list[Instance]]:
+    torch.manual_seed(0)
+    model = Words(how).double()
+    given = [
+        (Seq(word=torch.tensor(some), route=[i % 3 for i in range(len(some))]), torch.tensor(some[0] % 3))
+        for some in tokens
+    ]
+    graph = ampnet.compile(model, *given[0])
+    return graph, [graph.instance(*one) for one in given]
+
+
+SOME = [[5, 9, 5, 5, 7], [1, 2, 3, 9, 9, 9], [4, 4]]
+AS_MANY = [[6, 9, 6, 6, 8], [1, 2, 3, 9, 9, 9], [4, 4]]
+FEWER = [[9, 9, 9, 9, 9], [1, 2, 3, 9, 9, 9], [4, 4]]
+
+
+def train_words(how: str, epochs: list[list[list[int]]], *, taped: bool) -> tuple[list[Tensor], list[Tape], bool]:
+    """Of the same structures with other words in each epoch: the weights, the tapes, and whether the arena varies."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not taped:
+            patch.setattr("ampnet.wave.passage.Passage._find_tape", lambda self: None)
+        graph, _ = words(how, SOME)
+        policy = Update(partial(torch.optim.Adam, lr=0.01), 3, "instances")
+        with Inline(graph, update=policy, max_active_keys=3) as runtime:
+            for tokens in epochs:
+                given = [
+                    graph.instance(Seq(word=torch.tensor(some), route=[i % 3 for i in range(len(some))]), some_label)
+                    for some, some_label in zip(tokens, map(torch.tensor, (0, 1, 2)), strict=True)
+                ]
+                runtime.train(given)
+            tapes = tapes_of(runtime)
+            kept = [one for layouts in player_of(runtime).planner._layouts.values() for one in layouts]
+            varies = any(k.out.varies for one in kept for k in one.kernels.values() if isinstance(k, EmbeddingKernel))
+    return [v.clone() for v in graph.module().state_dict().values()], tapes, varies
+
+
+@pytest.mark.parametrize("how", ["mean", "logsumexp", "max", "sum"])
+@pytest.mark.parametrize("last", [SOME, AS_MANY, FEWER], ids=["the same", "as many", "fewer"])
+def test_words_of_a_large_table(how: str, last: list[list[int]]) -> None:
+    """Readers of a table are on the tape as long as waves ask for as many different rows of it, whichever they are."""
+    epochs = [SOME, SOME, SOME, SOME, last, last, SOME, last]
+    plain, _, _ = train_words(how, epochs, taped=False)
+    found, tapes, varies = train_words(how, epochs, taped=True)
+    assert same(plain, found)
+    assert varies == (last is FEWER)
+    readers = {tape._layout.operations[at].site.kind for tape in tapes for at in tape.single[0]}
+    names = {tape._layout.operations[at].site.name for tape in tapes for at in tape.single[0]}
+    assert readers
+    assert any(name.startswith("experts") for name in names), names
+    assert ("segments" in readers) == (how in ("mean", "logsumexp"))
 
 
 def test_a_trace_has_every_operation_and_changes_nothing() -> None:

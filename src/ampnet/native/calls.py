@@ -45,6 +45,10 @@ _NAMES = (
     "fetch",
     "add_back",
     "sum_up",
+    "mean",
+    "mean_back",
+    "logsumexp",
+    "logsumexp_back",
     "sum_rows",
     "activate",
     "clear",
@@ -141,7 +145,8 @@ def product(
     alpha: float = 1.0,
     steady: bool = False,
 ) -> bool:
-    """``out = act(alpha x w + bias)``, or that is added to ``out`` before ``act``. ``steady``: ``w`` stays the same until `begin_wave`."""
+    """``out = act(alpha x w + bias)``; with ``add``, ``act(out + alpha x w + bias)``. ``steady``: ``w`` stays the same
+    until `begin_wave`."""
     dtype = out.dtype
     if not takes(out) or x.dtype != dtype or w.dtype != dtype or out.dim() != 2 or x.dim() != 2:
         return False
@@ -283,6 +288,41 @@ def sum_up(out: Tensor, x: Tensor, index: Tensor, offsets: Tensor, *, add: bool 
     assert targets == offsets.shape[0] - 1
     words = (out.data_ptr(), out.stride(0), x.data_ptr(), x.stride(0), index.data_ptr(), offsets.data_ptr(), add)
     _call("sum_up", dtype, targets, width, *words)
+    return True
+
+
+def mean(out: Tensor, x: Tensor, index: Tensor, offsets: Tensor) -> bool:
+    """``out[t]``: the mean of the rows of ``x`` with the numbers ``index[offsets[t] : offsets[t + 1]]``; zero of
+    none."""
+    return _segments("mean", out, x, out, index, offsets, None)
+
+
+def mean_back(total: Tensor, g: Tensor, index: Tensor, offsets: Tensor) -> bool:
+    """Add the gradients of these rows to ``total``; ``g``: those of their means."""
+    return _segments("mean_back", total, g, g, index, offsets, None)
+
+
+def logsumexp(out: Tensor, x: Tensor, index: Tensor, offsets: Tensor, shares: Tensor) -> bool:
+    """``out[t]``: the log of the sum of exp of these rows. ``shares``: of each number in ``index``, the row's share."""
+    return _segments("logsumexp", out, x, out, index, offsets, shares)
+
+
+def logsumexp_back(total: Tensor, g: Tensor, index: Tensor, offsets: Tensor, shares: Tensor) -> bool:
+    """Add the gradients of these rows to ``total``; ``g``: those of the logs."""
+    return _segments("logsumexp_back", total, g, g, index, offsets, shares)
+
+
+def _segments(
+    name: str, to: Tensor, x: Tensor, by_target: Tensor, index: Tensor, offsets: Tensor, shares: Tensor | None
+) -> bool:
+    dtype = to.dtype
+    if not takes(to) or not _fits(dtype, to) or not _fits(dtype, x) or not _indexed(index) or not _indexed(offsets):
+        return False
+    assert len(by_target) == len(offsets) - 1
+    assert to.shape[1] == x.shape[1]
+    words = (to.data_ptr(), to.stride(0), x.data_ptr(), x.stride(0), index.data_ptr(), offsets.data_ptr())
+    kept = _ABSENT if shares is None else (shares.data_ptr(), shares.stride(0))
+    _call(name, dtype, *by_target.shape, *words, *kept)
     return True
 
 
@@ -452,7 +492,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._known: dict[int, _Step] = {}
-        """By the number of tensors."""
+        """By the number of parameters."""
 
     def adam(
         self,
@@ -491,19 +531,18 @@ class Steps:
 
     def _make(self, name: str, lists: tuple[Sequence[Tensor], ...], settings: tuple[float | bool, ...]) -> bool:
         """``lists``: the last are counts of steps; all others are numbers of one type, as many as the parameter has."""
-        tensors = [x for one in lists for x in one]
-        if not takes(tensors[0]):
+        first = lists[0][0]
+        if not takes(first):
             return False
-        places = [x.data_ptr() for x in tensors]
-        known = self._known.get(len(tensors))
-        if known is None or known.places != places or not all(map(operator.is_, known.tensors, tensors)):
+        known = self._known.get(len(lists[0]))
+        if known is None or not known.holds(lists):
             if not _alike(lists):
                 return False
-            known = self._known[len(tensors)] = _Step(name, lists, tensors, places)
+            known = self._known[len(lists[0])] = _Step(name, lists)
         if known.settings != settings:
             known.set(settings)
         if observer is not None:
-            observer(name, known.words, tensors[0].dtype)
+            observer(name, known.words, first.dtype)
         else:
             replay(known.words)
         return True
@@ -512,16 +551,23 @@ class Steps:
 class _Step:
     """The calls of a step for these tensors."""
 
-    __slots__ = ("_each", "places", "settings", "tensors", "words")
+    __slots__ = ("_each", "_lists", "_places", "settings", "words")
 
-    def __init__(
-        self, name: str, lists: tuple[Sequence[Tensor], ...], tensors: list[Tensor], places: list[int]
-    ) -> None:
-        self.tensors, self.places = tensors, places
+    def __init__(self, name: str, lists: tuple[Sequence[Tensor], ...]) -> None:
+        self._lists, self._places = lists, _places(lists)
         self.settings: tuple[float | bool, ...] = ()
         self._each = [(lists[0][i].numel(), *[one[i].data_ptr() for one in lists]) for i in range(len(lists[0]))]
         function = _functions[lists[0][0].dtype][name]
         self.words = array("q", (function,))
+
+    def holds(self, lists: tuple[Sequence[Tensor], ...]) -> bool:
+        """Whether these are its tensors, and parameters and gradients have not moved."""
+        if len(lists) != len(self._lists):
+            return False
+        for known, one in zip(self._lists, lists, strict=True):
+            if known is not one and (len(known) != len(one) or not all(map(operator.is_, known, one))):
+                return False
+        return self._places == _places(lists)
 
     def set(self, settings: tuple[float | bool, ...]) -> None:
         self.settings, function = settings, self.words[0]
@@ -529,6 +575,11 @@ class _Step:
         self.words, threads = array("q"), torch.get_num_threads()
         for one in self._each:
             self.words.extend((function, 3 + len(one) + len(words), threads, *one, *words))
+
+
+def _places(lists: tuple[Sequence[Tensor], ...]) -> list[int]:
+    """Where parameters and gradients are. State moves only as other tensors."""
+    return [x.data_ptr() for one in lists[:2] for x in one]
 
 
 def _alike(lists: tuple[Sequence[Tensor], ...]) -> bool:

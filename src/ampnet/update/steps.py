@@ -12,6 +12,7 @@ All of them are guarded (`ampnet.update.guard`): on a GPU, the device leaves a s
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ class Stepper:
         self._known: list[int] = []
         self._scales: dict[float, Tensor] = {}
         self._native = calls.Steps()
+        self._joined: tuple[list[tuple[list[Tensor], ...]], list[Tensor], tuple[list[Tensor], ...]] | None = None
+        """Of the steppers that it last made a step for: their state, and the parameters and state of all of them."""
 
     @property
     def group(self) -> dict[str, Any]:
@@ -57,12 +60,12 @@ class Stepper:
         """The kernel calls of `step_all`, and nothing else."""
         lists = [one._look() for one in steppers]
         scale = None if count == 1 else self._scale(gradients[0], count)
-        if len(steppers) == 1:
-            self._dense(list(self.parameters), list(gradients), lists[0], scale)
-        else:
-            parameters = [p for one in steppers for p in one.parameters]
+        known = self._joined
+        if known is None or len(known[0]) != len(lists) or not all(map(operator.is_, known[0], lists)):
+            parameters: list[Tensor] = [p for one in steppers for p in one.parameters]
             state = tuple([t for some in lists for t in some[i]] for i in range(len(lists[0])))
-            self._dense(list(parameters), list(gradients), state, scale)
+            known = self._joined = lists, parameters, state
+        self._dense(known[1], list(gradients), known[2], scale)
 
     def taken(self) -> None:
         """Called after a step that others made."""

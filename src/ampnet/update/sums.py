@@ -19,26 +19,23 @@ class Sums(list[Tensor]):
 
     def __init__(self, totals: Iterable[Tensor]) -> None:
         super().__init__(totals)
-        self._old = [False] * len(self)
-        """The sums that have been applied and count as zero."""
+        self._none, self._all = (False,) * len(self), (True,) * len(self)
+        self.old = self._none
+        """For each sum, whether it has been applied and counts as zero."""
 
     def __getitem__(self, i: int) -> Tensor:  # type: ignore[override]
         """The sum of a parameter, to be added to."""
         total = super().__getitem__(i)
-        if self._old[i]:
-            self._old[i] = False
-            if not calls.clear(total):
-                total.zero_()
+        if self._begin(i) and not calls.clear(total):
+            total.zero_()
         return total
 
-    @property
-    def old(self) -> tuple[bool, ...]:
-        """For each sum, whether it has been applied and counts as zero."""
-        return tuple(self._old)
-
-    @old.setter
-    def old(self, old: Sequence[bool]) -> None:
-        self._old = list(old)
+    def _begin(self, i: int) -> bool:
+        """From now on a sum does not count as zero. Returns whether it did."""
+        old = self.old[i]
+        if old:
+            self.old = (*self.old[:i], False, *self.old[i + 1 :])
+        return old
 
     def __iter__(self) -> Iterator[Tensor]:
         """All sums, to be added to."""
@@ -50,7 +47,7 @@ class Sums(list[Tensor]):
         if total.dtype != g.dtype:  # the sum is wider than the rows (bfloat16)
             self[weight].add_(g.t() @ x)
             return
-        old, self._old[weight] = self._old[weight], False
+        old = self._begin(weight)
         if calls.product(total, g.t(), x, add=not old):
             return
         if old:
@@ -63,8 +60,8 @@ class Sums(list[Tensor]):
         total = super().__getitem__(weight)
         rows = g if g.dim() == 2 else g.reshape(-1, g.shape[-1])
         flat = total.view(-1) if total.is_contiguous() else total
-        if calls.sum_rows(flat, rows, add=not self._old[weight]):
-            self._old[weight] = False
+        if calls.sum_rows(flat, rows, add=not self.old[weight]):
+            self._begin(weight)
         else:
             self[weight].add_(rows.sum(0, dtype=total.dtype).view(total.shape))
 
@@ -74,7 +71,7 @@ class Sums(list[Tensor]):
         given: tuple[list[Tensor], list[Tensor]] = [], []
         for i, piece in enumerate(pieces):
             if piece is not None:
-                old, self._old[i] = self._old[i], False
+                old = self._begin(i)
                 totals[old].append(super().__getitem__(i))
                 given[old].append(piece)
         if given[False]:
@@ -84,16 +81,16 @@ class Sums(list[Tensor]):
 
     def forget(self) -> None:
         """Mark all sums as applied: the next addition starts from zero."""
-        self._old = [True] * len(self)
+        self.old = self._all
 
     def settle(self) -> None:
         """Zero the sums that were applied and not added to since."""
-        for i, old in enumerate(self._old):
-            if old:
+        if self.old is not self._none and any(self.old):
+            for i in range(len(self)):
                 self[i]  # starts from zero
 
     def zero(self) -> None:
         """Restart from zero."""
-        self._old = [False] * len(self)
+        self.old = self._none
         for total in self:
             total.zero_()

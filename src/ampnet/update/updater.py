@@ -108,6 +108,8 @@ class Updater:
         self.weights = [p.detach() for p in self.parameters]
         make = zeros or (lambda like, dtype: torch.zeros_like(like, dtype=dtype))
         self.adding = Sums(make(w, sum_dtype(w)) for w in self.weights)
+        self._narrow = any(sum_dtype(w) != w.dtype for w in self.weights[:1])
+        """Whether sums are wider than the parameters."""
 
     @property
     def all_sums(self) -> Sums:
@@ -219,7 +221,7 @@ class Updater:
         if instances < policy.min_update_frequency or self.waiting or self.together:
             return
         rate = None if self.version in self.live_versions() else quick.plain_rate()
-        if rate is not None and self._is_plain(self.adding):
+        if rate is not None and self._is_plain():
             self.direct = -rate / (instances if policy.average else 1)
 
     @property
@@ -249,7 +251,10 @@ class Updater:
     def hear(self, lags: list[tuple[int, int]]) -> None:
         """Record (staleness, messages) of gradients that are added to the sums."""
         self.lags = lags
-        stale, messages = sum(lag * count for lag, count in lags), sum(count for _, count in lags)
+        stale = messages = 0
+        for lag, count in lags:
+            stale += lag * count
+            messages += count
         if not messages:
             return
         if self.heard is None:
@@ -316,7 +321,7 @@ class Updater:
         quick, policy = self.stepper, self.policy
         if quick is None or policy is None or not self._touched or self._went:
             return None
-        if not self._is_plain(self.adding) or self._changes(self._pending_lag):
+        if not self._is_plain() or self._changes(self._pending_lag):
             return None
         if self.touched and quick.can_step_rows() and not self.dense:
             return None
@@ -327,7 +332,7 @@ class Updater:
         """Whether the device can leave its steps out (`ampnet.update.guard`)."""
         if self.policy is None:
             return True
-        return self.stepper is not None and self._is_plain(self.adding) and self.view is None and not self.remedies
+        return self.stepper is not None and self._is_plain() and self.view is None and not self.remedies
 
     def divisor(self) -> int:
         """The number that the gradient sums are divided by."""
@@ -388,7 +393,7 @@ class Updater:
         assert policy is not None
         assert optimizer is not None
         self._keep_version()
-        if self.stepper is not None and self._is_plain(sums):
+        if self.stepper is not None and self._is_plain():
             self.stepper.step(self._of_trained(sums), count if policy.average else 1)
             return
         if policy.average and count > 1:
@@ -408,19 +413,18 @@ class Updater:
         """The sums of the parameters that are not frozen."""
         return [sums[i] for i in self._trained] if self._partly else sums
 
-    def _is_plain(self, sums: Sequence[Tensor]) -> bool:
+    def _is_plain(self) -> bool:
         """Whether all sums are applied as they are."""
         policy = self.policy
         assert policy is not None
-        clips = policy.clip_norm is not None or policy.clip_value is not None
-        return not clips and sums[0].dtype == self.parameters[0].dtype
+        return policy.clip_norm is None and policy.clip_value is None and not self._narrow
 
     def _step_rows(self, count: int) -> bool:
         """One step of only those rows of a table that got a gradient, if the optimizer leaves the others unchanged."""
         policy, quick = self.policy, self.stepper
         if not self.touched or self.dense or self._partly or quick is None or not quick.can_step_rows():
             return False
-        if not self._is_plain(self.adding):
+        if not self._is_plain():
             return False
         assert policy is not None
         self._keep_version()

@@ -164,8 +164,9 @@ class Read:
         self.arena, self.start, self.stop, self.index = arena, start, stop, index
         """The index of the first row; behind the last; None if they are adjacent."""
         self._places: Tensor | None = None
-        self.joined: dict[tuple[int, ...], Tensor] | None = None
-        """By slots: where rows are that are read together with these (`ampnet.wave.kernels.parts`)."""
+        self.joined: dict[tuple[int, ...], tuple[Tensor, Tensor | None]] | None = None
+        """By slots: the positions of rows that are read together with these, and where those are, if equal ones are
+        kept once (`ampnet.wave.kernels.parts`)."""
 
     def __len__(self) -> int:
         return self.stop - self.start if self.index is None else self.index.shape[0]

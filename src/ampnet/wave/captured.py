@@ -135,7 +135,7 @@ class Captured:
             return False
         payloads = {site: given[site] for site in inputs}
         sums = [node.updater.adding for node in self._player.updates.trains]
-        key = (prepared.kind, *(tuple(one._old) for one in sums))
+        key = (prepared.kind, *(one.old for one in sums))
         program = self._programs.get(key)
         if program is None:
             program = Program(

@@ -12,7 +12,6 @@ So any number of passages can be in flight, their operations interleaved in any 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -64,7 +63,7 @@ class Passage:
         """For each node, if passages run one by one: its updates since then, when its gradients arrived."""
         self.idle: dict[int, list[Operation]] = {}
         """For each site with parameters: operations that had no gradient at their backward."""
-        self.lags: dict[str, Counter[int]] = {}
+        self.lags: dict[str, dict[int, int]] = {}
         """Of each node: messages by staleness."""
         self.later: list[Callable[[], None]] = []
         """Products to be added to weights once all gradients are known to be finite."""

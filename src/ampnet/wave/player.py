@@ -26,7 +26,7 @@ instance is added to any node, and those nodes do not count it. Nodes nearer to 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -54,7 +54,7 @@ from ampnet.wave.kernels.trained import TrainedKernel
 from ampnet.wave.passage import Passage
 from ampnet.wave.schedule import WaveSchedule
 from ampnet.wave.slice import Slice
-from ampnet.wave.tape import Stretch
+from ampnet.wave.tape import Run, Stretch
 from ampnet.wave.timeline import BACKWARD, COLLECT, FORWARD, Timeline, told_of
 
 _SPARE = 4
@@ -69,6 +69,7 @@ STRETCH = 6
 
 
 _NOTHING: tuple[dict[int, Stretch], dict[int, Stretch]] = ({}, {})
+_NO_RUNS: dict[int, Run] = {}
 
 
 class Player:
@@ -324,6 +325,7 @@ class Player:
         at, count, began = passage.at, len(operations), 0.0
         tape = passage.tape
         ahead, back = _NOTHING if tape is None or told is not None else tape.stretches
+        runs = _NO_RUNS if tape is None or told is not None else tape.runs
         while most and not passage.backward:
             if at == count:
                 if not passage.train:
@@ -341,9 +343,8 @@ class Player:
                 began = self.clock()
             stretch = ahead.get(at)
             if stretch is not None and stretch.holds():
-                for op in stretch.ops:
-                    if op.trained and op.first:
-                        self._note_versions(passage, op)
+                for op in stretch.begins:
+                    self._note_versions(passage, op)
                 stretch.make()
                 at = stretch.stop
                 continue
@@ -373,6 +374,15 @@ class Player:
             if pulse is not None:
                 pulse[0] += 1
                 pulse[2] = numbers.get(op.site.name, -1)
+            run = runs.get(at)
+            if run is not None and not passage.idle and run.fits():
+                run.make()
+                for op in run.collected:
+                    self._note_lags(passage, op)
+                    self._count_site(passage, op.trained)
+                at = run.stop
+                most -= 1
+                continue
             stretch = back.get(at)
             if stretch is not None and stretch.holds():
                 stretch.make()
@@ -433,15 +443,16 @@ class Player:
             for place, site in enumerate(op.trained):
                 messages = op.links(place) if op.site.kind == "mixture" else passage.layout.heard(site.number, op.round)
                 if messages:
-                    lags = passage.lags.setdefault(site.name, Counter())
-                    lags[_updater(site).seen_version() - op.versions[site.number]] += messages
+                    lags = passage.lags.setdefault(site.name, {})
+                    lag = _updater(site).seen_version() - op.versions[site.number]
+                    lags[lag] = lags.get(lag, 0) + messages
         else:
             for site in op.trained:
                 messages = passage.layout.heard(site.number)
                 if messages:
-                    lags = passage.lags.setdefault(site.name, Counter())
+                    lags = passage.lags.setdefault(site.name, {})
                     lag = passage.now[site.name] = _updater(site).seen_version() - passage.seen[site.name]
-                    lags[lag] += messages
+                    lags[lag] = lags.get(lag, 0) + messages
 
     # -- [3]
 
@@ -449,9 +460,9 @@ class Player:
         began, trained = self.clock() if self._traced else 0.0, op.trained
         for site in trained:
             assert isinstance(site.node, Parameterised)
+            updater = site.node.updater
             if passage.left[site.name] == 1:
                 passage.done.add(site.name)
-            updater = site.node.updater
             current = passage.pins.get(site.name, updater.version) == updater.version  # and no copy of older ones
             updater.go_direct(self.updates.own(site.node, passage.numbers) if current else 0)
         kernel = passage.kernels[op.site.number]
@@ -468,11 +479,16 @@ class Player:
             self.faults.clean(passage, op, trained)
         if self._traced and self._exact:
             self._trace(passage, op, COLLECT, began, False)
+        self._count_site(passage, trained)
+
+    def _count_site(self, passage: Passage, trained: Sequence[Site]) -> None:
+        """Called when the gradients of sites are collected."""
         for site in trained:
             self._unchecked.append((passage, site))
             self._count_messages(passage, site)
             passage.left[site.name] -= 1
             if not passage.left[site.name]:
+                passage.done.add(site.name)
                 assert isinstance(site.node, Parameterised)
                 self._node_done(passage, site.node)
 

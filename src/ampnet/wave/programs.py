@@ -70,7 +70,7 @@ class Program:
         """While it is captured: where the gradients of weights are summed, which no other gradient waits for."""
         self._loaded = False
         self._held: object = None
-        self._marks: list[list[bool]] = []
+        self._marks: list[tuple[bool, ...]] = []
         """Which sums count as zero after it was played."""
 
     def load(self, index: Tensor, payloads: Mapping[int, list[Tensor]], inputs: Mapping[int, int]) -> None:
@@ -100,7 +100,7 @@ class Program:
         if self.graph is not None:
             self.graph.replay()
             for one, marks in zip(sums, self._marks, strict=True):
-                one._old = list(marks)
+                one.old = marks
         else:
             self._play()
         assert self.values is not None
@@ -108,12 +108,12 @@ class Program:
 
     def capture(self, sums: Sequence[Sums]) -> None:
         """Record the calls of `play`, without making them. ``sums``: those whose marks they read and change."""
-        before = [list(one._old) for one in sums]
+        before = [one.old for one in sums]
         held = self.values, self.collected, self.parts, self._held
         self._side = torch.cuda.Stream()
         try:
             self.graph = capture(self._play, self._graphs)
-            self._marks = [list(one._old) for one in sums]
+            self._marks = [one.old for one in sums]
             self._held = (self._held, self._pool.stores())
         except Exception as error:
             said = str(error).splitlines()
@@ -121,7 +121,7 @@ class Program:
             self.values, self.collected, self.parts, self._held = held
         self._side = None
         for one, marks in zip(sums, before, strict=True):
-            one._old = marks
+            one.old = marks
 
     def _play(self) -> None:
         layout = self.layout

@@ -8,6 +8,8 @@ neighbours that were written down are one call:
     operations    input  embed  cell 0  cell 1  cell 2  ...  last  loss
     played by     Python        └──────── one call ────────────┘   Python
 
+Backward, a call goes on through the gradients of weights: what they are added to has to count as zero where it did.
+
 An operation is not written down if torch computes anything of it, or allocates memory for it: a dispatch mode watches
 what torch does meanwhile, and lets views pass only. Who looks at every operation (a trace) has them one by one.
 """
@@ -110,12 +112,14 @@ class Calls:
 class Stretch(Calls):
     """Operations that are played in one call."""
 
-    __slots__ = ("last", "ops", "stop")
+    __slots__ = ("begins", "last", "stop")
 
     def __init__(self, ops: Sequence[Operation], stop: int) -> None:
         """``stop``: the position of the next operation, in the direction of play."""
         super().__init__()
-        self.ops, self.stop, self.last = list(ops), stop, ops[-1]
+        self.begins = [op for op in ops if op.trained and op.first]
+        """The first operations of sites with parameters."""
+        self.stop, self.last = stop, ops[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,39 @@ class _Collected:
     """And after."""
 
 
+class Run(Calls):
+    """Stretches of the backward with the gradients of weights behind them, in one call."""
+
+    __slots__ = ("_sums", "collected", "stop")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collected: list[Operation] = []
+        """Those whose sites are collected in it."""
+        self.stop = 0
+        self._sums: dict[int, tuple[Sums, tuple[bool, ...], tuple[bool, ...]]] = {}
+        """By identity: the sums that are added to, and which of them count as zero before and after."""
+
+    def add_stretch(self, stretch: Stretch, known: _Collected) -> None:
+        """The next stretch, and the gradients of its last operation's site."""
+        self.extend(stretch)
+        self.extend(known.calls)
+        self.collected.append(stretch.last)
+        self.stop = stretch.stop
+        for some, old, after in zip(known.sums, known.old, known.after, strict=True):
+            before = self._sums.get(id(some))  # a node with several sites
+            self._sums[id(some)] = (some, old if before is None else before[1], after)
+
+    def fits(self) -> bool:
+        """Whether all is as it was when the calls were written down."""
+        return all(some.old == old for some, old, _ in self._sums.values()) and self.holds()
+
+    def make(self) -> None:
+        super().make()
+        for some, _, after in self._sums.values():
+            some.old = after
+
+
 class Tape:
     """What is known of a layout's calls, by positions of operations: forward, and backward."""
 
@@ -140,6 +177,8 @@ class Tape:
         """Of single operations, for whoever looks at each."""
         self.stretches: tuple[dict[int, Stretch], dict[int, Stretch]] = ({}, {})
         """By the position where they begin."""
+        self.runs: dict[int, Run] = {}
+        """Backward, by the position where they begin."""
         self._collected: dict[int, _Collected] = {}
         """By position of a site's first operation."""
         self.foreign: dict[str, str] = {}
@@ -157,6 +196,7 @@ class Tape:
             self.recording, self._ready = False, True
             for backward in (False, True):
                 self._join(backward)
+            self._join_runs()
 
     def play(self, at: int, op: Operation, backward: bool, kernel: Kernel) -> None:
         """Play one operation: by its calls if they are known, else as always; write them down if it is time to."""
@@ -218,6 +258,18 @@ class Tape:
             stretch = found[first] = Stretch(ops, first + step * len(ops))
             for i in range(len(ops)):
                 stretch.extend(single[first + step * i])
+
+    def _join_runs(self) -> None:
+        stretches, run = self.stretches[True], Run()
+        for first in sorted(stretches, reverse=True):
+            stretch = stretches[first]
+            known = self._collected.get(stretch.stop + 1)
+            if not run.collected or run.stop != first:
+                run = Run()
+            if known is not None:
+                run.add_stretch(stretch, known)
+                if len(run.collected) == 1:
+                    self.runs[first] = run
 
 
 def _read_by(op: Operation, kernel: Kernel) -> list[Arena]:

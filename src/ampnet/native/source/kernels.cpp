@@ -9,6 +9,7 @@
 #include "pointwise.h"
 #include "product.h"
 #include "rows.h"
+#include "segments.h"
 #include "steps.h"
 
 using namespace ampnet;
@@ -41,6 +42,10 @@ template <class T> static void cell(Words w, int64_t, void (*how)(const Cell<T>&
     how(s);
 }
 
+template <class T> static void segments(Words w, int64_t, void (*how)(const Segments<T>&)) {
+    how(Segments<T>{w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), (Words)w[6], (Words)w[7], rows<T>(w + 8)});
+}
+
 template <class T> static void adam(Words w, int64_t) {
     ampnet::adam(Moments<T>{w[0], (T*)w[1], (T*)w[2], (T*)w[3], (T*)w[4], (float*)w[5], number(w[6]), number(w[7]),
                             number(w[8]), number(w[9]), number(w[10]), number(w[11]), w[12] != 0});
@@ -65,6 +70,10 @@ BOTH(adam, ::adam<T>(w, threads))
 BOTH(adagrad, ::adagrad<T>(w, threads))
 BOTH(add_back, (void)threads; add_back<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), (Words)w[6]))
 BOTH(sum_up, (void)threads; sum_up<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), (Words)w[6], (Words)w[7], w[8] != 0))
+BOTH(mean, segments<T>(w, threads, ::mean<T>))
+BOTH(mean_back, segments<T>(w, threads, ::mean_back<T>))
+BOTH(logsumexp, segments<T>(w, threads, ::logsumexp<T>))
+BOTH(logsumexp_back, segments<T>(w, threads, ::logsumexp_back<T>))
 BOTH(sum_rows, (void)threads; sum_rows<T>(w[0], w[1], (T*)w[2], rows<T>(w + 3), w[5] != 0))
 BOTH(activate, (void)threads; activate<T>(w[0], w[1], rows<T>(w + 2), w[4]))
 BOTH(activate_back, (void)threads; activate_back<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), w[6]))

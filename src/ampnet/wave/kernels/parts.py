@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ampnet.native import calls
-from ampnet.wave.arena import Read, add_back, fetch
+from ampnet.wave.arena import Read, add_back, fetch, through
 
 Piece = tuple[int, tuple[int, int] | None, int]
 """(slot of the site, columns of the arena's rows or None for all, how many)."""
@@ -114,15 +114,21 @@ class Part:
         if mine[0].joined is None:
             mine[0].joined = {}
         slots = tuple([source.slot for source in self.sources])
-        places = mine[0].joined.get(slots)
-        if places is None or mine[0].arena.inverse is not None:
-            places = mine[0].joined[slots] = torch.stack([_where(read) for read in mine], 1).flatten()
+        known, memory = mine[0].joined.get(slots, (None, None))
+        if known is None:
+            known = torch.stack([_where(read) for read in mine], 1).flatten()
+        inverse, places = mine[0].arena.inverse, known
+        if inverse is not None:
+            places = memory = through(inverse, known, memory)
+        mine[0].joined[slots] = known, memory
         return data, places
 
 
 def _where(read: Read) -> Tensor:
-    places = read.places()
-    return torch.arange(read.start, read.stop, device=read.arena.rows_made.device) if places is None else places
+    """The positions of rows."""
+    if read.index is not None:
+        return read.index
+    return torch.arange(read.start, read.stop, device=read.arena.rows_made.device)
 
 
 def parts_of(pieces: Sequence[Piece], wanted: Sequence[Sequence[tuple[int, int]]] | None) -> list[Part]:

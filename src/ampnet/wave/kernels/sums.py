@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ampnet.message import Messages
 from ampnet.native import calls
+from ampnet.nodes.pointwise import as_rows
 from ampnet.nodes.reduce import Reduce, segment_logsumexp, segment_max
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.layout import Bag, Operation
@@ -133,11 +134,46 @@ class MixtureKernel(Kernel):
 
 
 class SegmentsKernel(Kernel):
-    """Other reductions."""
+    """Other reductions. Means and logs of sums are native calls on rows where they are."""
+
+    tapes = True
+
+    def begin(self) -> None:
+        assert isinstance(self.site.node, Reduce)
+        self.node = self.site.node
+        sizes = (op.bags[0].offsets for op in self.whole.operations)
+        full = all(bool((offsets[1:] > offsets[:-1]).all()) for offsets in sizes if not offsets.is_cuda)
+        self._native = self.node.how == "mean" or (self.node.how == "logsumexp" and full)
+        """Whether it is computed natively where the numbers allow it. A log of the sum of no rows is an error."""
+
+    def _in_one_call(self, op: Operation) -> bool:
+        bag = op.bags[0]
+        data, index = bag.arena.data, bag.found()
+        if not self._native or data is None or not calls.takes(data) or data.dim() > 2 or self.columns[0] is not None:
+            return False
+        out = as_rows(self.out.open(data.shape[1:], data)[op.start : op.stop])
+        if self.node.how == "mean":
+            return calls.mean(out, as_rows(data), index, bag.offsets)
+        shares = self.take(f"shares {op.start}", len(index), out.shape[1], out)
+        return calls.logsumexp(out, as_rows(data), index, bag.offsets, shares)
+
+    def _back_in_one_call(self, op: Operation) -> bool:
+        """The same backward, if the forward was one call."""
+        bag, read, g = op.bags[0], op.reads[0], as_rows(self.gradient(op))
+        if not read.moved:
+            return True
+        index = bag.found()
+        total = as_rows(read.arena.gradient())
+        if self.node.how == "mean":
+            return calls.mean_back(total, g, index, bag.offsets)
+        shares = self.take(f"shares {op.start}", len(index), g.shape[1], g)
+        return calls.logsumexp_back(total, g, index, bag.offsets, shares)
 
     def forward(self, op: Operation) -> None:
-        node, x = self.site.node, self.rows(op, 0)
-        assert isinstance(node, Reduce)
+        self._native = self._in_one_call(op)
+        if self._native:
+            return
+        node, x = self.node, self.rows(op, 0)
         offsets = op.bags[0].offsets
         counts = (offsets[1:] - offsets[:-1]).numpy(force=True)
         messages = Messages.trusted(x, _nobodies(len(counts)), offsets.numpy(force=True), self.train)
@@ -155,8 +191,11 @@ class SegmentsKernel(Kernel):
         self.out.put(op.start, op.stop, y)
 
     def backward(self, op: Operation) -> None:
-        node, g, kept = self.site.node, self.gradient(op), op.kept[0]
-        assert isinstance(node, Reduce)
+        if self._native:
+            done = self._back_in_one_call(op)
+            assert done
+            return
+        node, g, kept = self.node, self.gradient(op), op.kept[0]
         assert kept is not None
         bag = op.bags[0]
         if node.how == "mean":
