@@ -125,7 +125,8 @@ FEWER = [[9, 9, 9, 9, 9], [1, 2, 3, 9, 9, 9], [4, 4]]
 
 
 def train_words(how: str, epochs: list[list[list[int]]], *, taped: bool) -> tuple[list[Tensor], list[Tape], bool]:
-    """Of the same structures with other words in each epoch: the weights, the tapes, and whether the arena varies."""
+    """Of the same structures with other words in each epoch: the weights, the tapes, and whether it was found that the
+    number of different words varies."""
     with pytest.MonkeyPatch.context() as patch:
         if not taped:
             patch.setattr("ampnet.wave.passage.Passage._find_tape", lambda self: None)
@@ -140,15 +141,18 @@ def train_words(how: str, epochs: list[list[list[int]]], *, taped: bool) -> tupl
                 runtime.train(given)
             tapes = tapes_of(runtime)
             kept = [one for layouts in player_of(runtime).planner._layouts.values() for one in layouts]
-            varies = any(k.out.varies for one in kept for k in one.kernels.values() if isinstance(k, EmbeddingKernel))
+            varies = any(one.plain for one in kept)
+            assert any(isinstance(kernel, EmbeddingKernel) for one in kept for kernel in one.kernels.values())
+            assert not any(arena.varies for one in kept for arena in one.arenas)
     return [v.clone() for v in graph.module().state_dict().values()], tapes, varies
 
 
 @pytest.mark.parametrize("how", ["mean", "logsumexp", "max", "sum"])
 @pytest.mark.parametrize("last", [SOME, AS_MANY, FEWER], ids=["the same", "as many", "fewer"])
 def test_words_of_a_large_table(how: str, last: list[list[int]]) -> None:
-    """Readers of a table are on the tape as long as waves ask for as many different rows of it, whichever they are."""
-    epochs = [SOME, SOME, SOME, SOME, last, last, SOME, last]
+    """Readers of a table are on the tape as long as waves ask for as many different rows of it, whichever they are; and
+    again, with a row for each word, when they once did not."""
+    epochs = [SOME, SOME, SOME, SOME, last, last, SOME, last, last, SOME]
     plain, _, _ = train_words(how, epochs, taped=False)
     found, tapes, varies = train_words(how, epochs, taped=True)
     assert same(plain, found)

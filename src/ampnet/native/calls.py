@@ -59,6 +59,7 @@ _NAMES = (
     "selection",
     "errors",
     "binary_cross_entropy",
+    "range",
     "look",
     "pointwise",
 )
@@ -467,15 +468,28 @@ def _as_rows(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.unsqueeze(1) if x.dim() == 1 else x.flatten(1)
 
 
+def within(index: Tensor, size: int) -> bool | None:
+    """Whether all of these are indices of a table of this size; None: it was not computed."""
+    if not (index.is_cpu and index.dtype == torch.int64 and index.is_contiguous()) or not _look() or build._off:
+        return None
+    wrong = array("d", (0.0,))
+    _call("range", torch.float32, index.numel(), index.data_ptr(), size, wrong.buffer_info()[0])
+    return wrong[0] == 0
+
+
 def finite(tensors: Sequence[Tensor]) -> bool | None:
     """Whether all numbers are finite; None: it was not computed."""
+    if not tensors or not takes(tensors[0]):
+        return None if tensors else True
     told = array("d", (0.0,))
     at, threads, words = told.buffer_info()[0], torch.get_num_threads(), array("q")
     for one in tensors:
-        x = one[:1] if one.dim() and one.shape[0] and one.stride(0) == 0 else one  # one row, seen many times
-        if not takes(x) or not x.is_contiguous():
+        x, found = one, _functions.get(one.dtype)
+        if not one.is_contiguous() and one.dim() and one.shape[0] and one.stride(0) == 0:
+            x = one[:1]  # one row, seen many times
+        if found is None or not x.is_cpu or not x.is_contiguous():
             return None
-        words.extend((_functions[x.dtype]["look"], 6, threads, x.numel(), x.data_ptr(), at))
+        words.extend((found["look"], 6, threads, x.numel(), x.data_ptr(), at))
     if words:
         if observer is not None:
             observer("look", words, tensors[0].dtype)

@@ -53,7 +53,7 @@ class Embedding(Parameterised):
 
     def check_range(self, x: Tensor) -> None:
         """Raise `PayloadError` where an index has no entry."""
-        if x.numel():
+        if x.numel() and not calls.within(x, self.size):
             low, high = torch.aminmax(x)  # asked beforehand: on a GPU, such an index would take the device down
             if int(low) < 0 or int(high) >= self.size:
                 wrong = int(low) if int(low) < 0 else int(high)

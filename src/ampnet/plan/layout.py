@@ -142,6 +142,8 @@ class Whole:
 class Layout:
     """The rows and operations of a wave. See the head of this file."""
 
+    plain = _was_plain = False
+    """Whether equal tokens have rows of their own, since the number of different ones varies from wave to wave."""
     padded = False
     """Whether it serves all waves of some capacities (`ampnet.plan.padded`), so that nothing may be cached that depends
     on its indices."""
@@ -205,6 +207,7 @@ class Layout:
         self.operations: list[Operation] = []
         self._sizes, self._at = sizes, starts - begin[sites.block_arena].repeat(each)
         self._heard_in_all: dict[int, int] = {}
+        self._sizes_of: dict[bool, tuple[int, int]] = {}
         heard = records.table("heard")
         self._heard: Ints = np.bincount(
             heard[0] * self._rounds + heard[1], weights=heard[2], minlength=len(sites.sites) * self._rounds
@@ -376,11 +379,11 @@ class Layout:
         next time, and what is known of that memory is kept as long as it is the same."""
         held, self._held = self._held, (pool, pool.generation)
         self.pool = pool
-        if not again or not self.fixed or held != self._held:
-            self.fixed = again
+        if not again or not self.fixed or held != self._held or self.plain != self._was_plain:
+            self.fixed, self._was_plain = again, self.plain
             self.kernels, self.tape = {}, None
             for arena in self.arenas:
-                arena.fixed, arena.pool = False, pool
+                arena.fixed, arena.varies, arena.pool = False, False, pool
                 arena.clear()
                 arena.fixed = again
             for op in self.operations:
@@ -407,6 +410,17 @@ class Layout:
         known = self._heard_in_all.get(site)
         if known is None:
             known = self._heard_in_all[site] = int(self._heard[first : first + self._rounds].sum())
+        return known
+
+    def sizes(self, train: bool) -> tuple[int, int]:
+        """The operations and messages that are computed, in training in both directions."""
+        known = self._sizes_of.get(train)
+        if known is None:
+            back = [op for op in self.operations if train and not op.site.still]
+            entries = sum(max(1, len(op.trained)) for op in (*self.operations, *back))
+            entries += sum(len(op.trained) for op in back if op.first)
+            known = entries, sum(op.messages for op in (*self.operations, *back))
+            self._sizes_of[train] = known
         return known
 
     def heard_by(self, instances: Collection[int], sites: Sequence[int]) -> int:

@@ -31,7 +31,7 @@ class PaddedLayout(Layout):
         """``buffer``: as many numbers as `Padded.flat` has."""
         self.sites, self.pool, self.device, self.fixed = sites, pool, device, False
         self.key, self.told, self.kernels, self.digest, self.numbers = (), {}, {}, 0, ()
-        self._held, self.tape = None, None
+        self._held, self.tape, self._sizes_of = None, None, {}
         self.crosses = False
         self.marks: list[Tensor] = []
         """What losses leave behind: of each, the mean loss, then the sum of every metric."""

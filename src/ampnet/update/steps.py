@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,20 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from ampnet.native import calls
 from ampnet.update.guard import found
+
+_JOINED = 32
+"""Sets of nodes whose steps are remembered. Where instances differ, not every node gets gradients in each wave."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Several steppers."""
+
+    lists: list[tuple[list[Tensor], ...]]
+    """The state of each."""
+    parameters: list[Tensor]
+    state: tuple[list[Tensor], ...]
+    calls: calls.Steps
 
 
 class Stepper:
@@ -37,8 +52,8 @@ class Stepper:
         self._known: list[int] = []
         self._scales: dict[float, Tensor] = {}
         self._native = calls.Steps()
-        self._joined: tuple[list[tuple[list[Tensor], ...]], list[Tensor], tuple[list[Tensor], ...]] | None = None
-        """Of the steppers that it last made a step for: their state, and the parameters and state of all of them."""
+        self._joined: dict[tuple[int, ...], _Joined] = {}
+        """By the steppers that it made a step for."""
 
     @property
     def group(self) -> dict[str, Any]:
@@ -60,12 +75,16 @@ class Stepper:
         """The kernel calls of `step_all`, and nothing else."""
         lists = [one._look() for one in steppers]
         scale = None if count == 1 else self._scale(gradients[0], count)
-        known = self._joined
-        if known is None or len(known[0]) != len(lists) or not all(map(operator.is_, known[0], lists)):
+        key = tuple(map(id, steppers))
+        known = self._joined.get(key)
+        if known is None or not all(map(operator.is_, known.lists, lists)):
+            if len(self._joined) >= _JOINED:
+                self._joined.clear()
             parameters: list[Tensor] = [p for one in steppers for p in one.parameters]
             state = tuple([t for some in lists for t in some[i]] for i in range(len(lists[0])))
-            known = self._joined = lists, parameters, state
-        self._dense(known[1], list(gradients), known[2], scale)
+            known = self._joined[key] = _Joined(lists, parameters, state, calls.Steps())
+        self._native = known.calls
+        self._dense(known.parameters, list(gradients), known.state, scale)
 
     def taken(self) -> None:
         """Called after a step that others made."""

@@ -592,11 +592,9 @@ class Player:
             updater = node.updater
             current = {updater.version} if self.passages else set()  # the next passage may hold a copy of them again
             updater.forget_versions(updater.live_versions() | current)
-        operations = passage.layout.operations
-        back = [op for op in operations if passage.train and not op.site.still]
-        entries = sum(max(1, len(op.trained)) for op in (*operations, *back))
-        self.operations += entries + sum(len(op.trained) for op in back if op.first)
-        self.messages += sum(op.messages for op in operations) + sum(op.messages for op in back)
+        operations, messages = passage.layout.sizes(passage.train)
+        self.operations += operations
+        self.messages += messages
         self.instances += 0 if self._again else len(passage.lot.numbers)
         passage.planner.give_back(passage.layout)
         passage.end()

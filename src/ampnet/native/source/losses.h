@@ -127,4 +127,11 @@ template <class T> void look(int64_t count, const T* x, double* told) {
     *told += sum;
 }
 
+// Counts indices outside of a table.
+inline void range(int64_t n, const int64_t* index, int64_t size, double* found) {
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; i++) wrong += (uint64_t)index[i] >= (uint64_t)size;
+    *found += wrong;
+}
+
 }  // namespace ampnet

@@ -6,8 +6,8 @@ Where the table is no larger than what is asked for, its own memory is what is r
 reads looks through the inverse (`Read.places`), and whose only input this is computes each different row once.
 
 A kept layout remembers the tokens. As long as as many different rows are asked for as the time before, all that is
-computed with them is where it was, so readers can be on the tape; from the first wave on that asks for more or fewer,
-the arena `varies`.
+computed with them is where it was, so readers can be on the tape. Once a wave has asked for more or fewer, the layout
+starts anew with a row for each token, equal or not, which is always where it was.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ampnet.native import calls
 from ampnet.nodes.embedding import Embedding
 from ampnet.plan.layout import Operation
-from ampnet.wave.arena import add_back
+from ampnet.wave.arena import add_back, fetch
 from ampnet.wave.kernels.kernel import Kernel
 
 
@@ -56,6 +55,9 @@ class EmbeddingKernel(Kernel):
             self.out.varies = True
             self._chosen = tokens
             self.out.put(op.start, op.stop, table.index_select(0, tokens))
+        elif self.layout.plain:
+            self._chosen = tokens
+            fetch(self.out.open(table.shape[1:], table), table, tokens)
         else:
             if not again:
                 self._find(tokens)
@@ -82,10 +84,11 @@ class EmbeddingKernel(Kernel):
             return
         shape = (len(self._chosen), table.shape[1])
         self.out.data = self.layout.pool.take((self.out.number, "rows"), shape, table)
-        if not calls.fetch(self.out.data, table, self._chosen):
-            torch.index_select(table, 0, self._chosen, out=self.out.data)
+        fetch(self.out.data, table, self._chosen)
 
     def _vary(self) -> None:
+        """This wave asks for more rows than those before, or fewer: what its readers know of them is not true now."""
+        self.layout.plain = True  # from the next wave on
         self.out.varies, self.out.grad = True, None
         for kernel in self.passage.kernels.values():
             if any(read.arena is self.out for read in kernel.whole.reads):
@@ -109,4 +112,4 @@ class EmbeddingKernel(Kernel):
             node.updater.touch(self.out.inverse.clone())
         else:
             add_back(total, g.to(total.dtype), self._chosen)
-            node.updater.touch(self._chosen if not g.is_cuda else self._chosen.clone())
+            node.updater.touch(self._chosen.clone())  # the next wave writes its tokens there
