@@ -94,17 +94,18 @@ def test_backward_is_one_call_with_the_gradients_of_weights(monkeypatch: pytest.
 
 
 class Words(Model):
-    """Words of a vocabulary that is larger than a wave, read by a choice, by a sum with it, and by reductions."""
+    """Words of vocabularies that are larger than a wave, read by sums, by a choice, and by reductions."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
-        self.how, self.embedding = how, nn.Embedding(60, 4)
+        self.how, self.embedding, self.second = how, nn.Embedding(60, 4), nn.Embedding(70, 4)
         self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
         self.last = nn.Linear(4, 3)
 
     def forward(self, words: Seq, label: Tensor) -> None:
-        h = each(self.embedding, words.word)
+        h, second = each(self.embedding, words.word), each(self.second, words.word)
         h = each(lambda h, route: h + choose(route, self.experts, h), h, words.route)
+        h = each(lambda h, more: h + more, h, second)
         loss(self.last(reduce(h, self.how)), label)  # type: ignore[arg-type]
 
 

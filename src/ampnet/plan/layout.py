@@ -142,8 +142,9 @@ class Whole:
 class Layout:
     """The rows and operations of a wave. See the head of this file."""
 
-    plain = _was_plain = False
-    """Whether equal tokens have rows of their own, since the number of different ones varies from wave to wave."""
+    plain = varied = False
+    """Whether equal tokens have rows of their own; and whether they will from the next wave on, because the number of
+    different ones was found to vary."""
     padded = False
     """Whether it serves all waves of some capacities (`ampnet.plan.padded`), so that nothing may be cached that depends
     on its indices."""
@@ -379,8 +380,8 @@ class Layout:
         next time, and what is known of that memory is kept as long as it is the same."""
         held, self._held = self._held, (pool, pool.generation)
         self.pool = pool
-        if not again or not self.fixed or held != self._held or self.plain != self._was_plain:
-            self.fixed, self._was_plain = again, self.plain
+        if not again or not self.fixed or held != self._held or self.plain != self.varied:
+            self.fixed, self.plain = again, self.varied
             self.kernels, self.tape = {}, None
             for arena in self.arenas:
                 arena.fixed, arena.varies, arena.pool = False, False, pool

@@ -88,7 +88,7 @@ class EmbeddingKernel(Kernel):
 
     def _vary(self) -> None:
         """This wave asks for more rows than those before, or fewer: what its readers know of them is not true now."""
-        self.layout.plain = True  # from the next wave on
+        self.layout.varied = True
         self.out.varies, self.out.grad = True, None
         for kernel in self.passage.kernels.values():
             if any(read.arena is self.out for read in kernel.whole.reads):
