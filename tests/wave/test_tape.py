@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import ampnet
 from ampnet import Graph, Inline, Instance, Model, Seq, Update, native
+from ampnet.errors import NodeError
 from ampnet.events.log import Event, Played
 from ampnet.lang import choose, each, loss, reduce
 from ampnet.native import calls
@@ -163,6 +164,36 @@ def test_words_of_a_large_table(how: str, last: list[list[int]]) -> None:
     assert readers
     assert any(name.startswith("experts") for name in names), names
     assert ("segments" in readers) == (how in ("mean", "logsumexp"))
+
+
+class Shared(Model):
+    """A table that is also the weight of the last layer, read by two sites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.last = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.last.weight = self.embedding.weight
+
+    def forward(self, words: Seq, label: Tensor) -> None:
+        h = each(lambda word, more: self.embedding(word) + self.embedding(more), words.word, words.more)
+        loss(self.last(reduce(h, "sum")), label)
+
+
+def test_an_index_is_checked_in_every_wave() -> None:
+    """What Python looks at in an operation keeps it off the tape: an index out of range would be read from anywhere."""
+
+    def instance(*tokens: int) -> tuple[Seq, Tensor]:
+        return Seq(word=torch.tensor(tokens), more=torch.tensor(tokens)), torch.tensor(2)
+
+    graph = ampnet.compile(Shared().double(), *instance(1, 2))
+    good = [graph.instance(*instance(1, 2)), graph.instance(*instance(3, 3, 4))]
+    policy = Update(partial(torch.optim.Adam, lr=0.01), 2, "instances")
+    with Inline(graph, update=policy, max_active_keys=2) as runtime:
+        for _ in range(5):
+            runtime.train(good)
+        assert any(tape.single[0] for tape in tapes_of(runtime))
+        with pytest.raises(NodeError, match="9 is out of range"):
+            runtime.train([graph.instance(*instance(1, 2)), graph.instance(*instance(3, 3, 9))])
 
 
 def test_a_trace_has_every_operation_and_changes_nothing() -> None:

@@ -469,7 +469,10 @@ def _as_rows(x: Tensor) -> Tensor:
 
 
 def within(index: Tensor, size: int) -> bool | None:
-    """Whether all of these are indices of a table of this size; None: it was not computed."""
+    """Whether all of these are indices of a table of this size; None: it was not computed. It is not while calls are
+    written down: nobody would read the answer when they are played again."""
+    if tape is not None and writer == get_ident():
+        return None
     if not (index.is_cpu and index.dtype == torch.int64 and index.is_contiguous()) or not _look() or build._off:
         return None
     wrong = array("d", (0.0,))

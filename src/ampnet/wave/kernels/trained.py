@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ampnet.native import calls
+from ampnet.nodes.embedding import Embedding
 from ampnet.nodes.linear import Linear
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
@@ -128,7 +129,7 @@ class TrainedKernel(Kernel):
         node = self.site.face
         assert node is not None
         self.node, self.linear = node, isinstance(node, Linear)
-        self.tapes = node.updater.touched is None  # which rows of a table are touched is recorded in Python
+        self.tapes = not isinstance(node, Embedding)  # Python checks its indices, and records which rows are touched
         self.once = len(self.whole.operations) == 1
         self.start, self.rows_made = self.whole.start, self.whole.stop - self.whole.start
         self.hoisted: dict[int, Tensor | None] = {}
