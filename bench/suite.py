@@ -76,6 +76,8 @@ PARTS: Mapping[str, Sequence[Part]] = {
         _file("engine", 2, "engine"),
         _file("predict", 1, "predict"),
         _file("learning", 6, "learning", "--replicas 2 --seeds 2"),
+        _file("simulate", 4, "simulate"),
+        _file("plan", 4, "plan"),
         _file("first-run", 1, "first_run"),
     ],
     "16-cores": [
@@ -88,6 +90,7 @@ PARTS: Mapping[str, Sequence[Part]] = {
         _workload("qm9", 5, f"{MANY} 'torch sparse*' 'pyg 16*' 'jax 1 *' 'jax 16*'"),
         _workload("permuted-layers", 5, f"{MANY} 'torch by depth padded*' 'torch by depth sorted 1 *'"),
         _workload("growth", 3),
+        _file("simulate", 8, "simulate"),
         *(
             _file(f"learning-{name}", minutes, "learning", f"{name} --replicas 16")
             for name, minutes in {"mnist": 4, "list-reduction": 2, "sentiment": 9, "qm9": 4}.items()
