@@ -33,22 +33,27 @@ def run(args: argparse.Namespace) -> int:
     print(text(plan, study.unit, study.records))
     for note in plan.best.result.notes:
         print(f"note: {note}")
-    parts = plan.best.workers // plan.best.replicas
     affinity = ""
     if args.output is not None:
-        hosts = {name: host for name, host in plan.hosts.items() if name in study.placing.seconds or "#" in name}
         with replacing(args.output) as file:
-            file.write(json.dumps(hosts, indent=1) + "\n")
-        affinity = f" --affinity {args.output}" if parts > 1 else ""
-        print(f"wrote {args.output}: the worker of {len(hosts)} nodes")
-    print(f"ampnet train {_name(args.source)} {plan.best.words()}{affinity}")
+            file.write(json.dumps(hosts_of(plan), indent=1) + "\n")
+        print(f"wrote {args.output}: the worker of each node")
+        affinity = f" --affinity {args.output}" if plan.best.workers > plan.best.replicas else ""
+    name = study.workload or (args.source if args.source in DESCRIBED else None)
+    command = "options:" if name is None else f"ampnet train {name}"
+    print(f"{command} {plan.best.words()}{affinity}")
     if args.json is not None:
         write_json(args.json, _plain(plan))
     return 0
 
 
-def _name(source: str) -> str:
-    return source if source in DESCRIBED else "..."
+def hosts_of(plan: Plan) -> dict[str, int]:
+    """Returns the worker of each node, of all copies of the model."""
+    replicas = plan.best.replicas
+    if replicas == 1:
+        return dict(plan.hosts)
+    parts = plan.best.workers // replicas
+    return {f"{name}#{i + 1}": i * parts + host for i in range(replicas) for name, host in plan.hosts.items()}
 
 
 def _plain(plan: Plan) -> dict[str, object]:

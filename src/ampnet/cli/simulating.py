@@ -48,7 +48,11 @@ def _simulated(args: argparse.Namespace, study: Study, machine: Machine, *, firs
     workers = args.workers or args.replicas
     affinity: Mapping[str, int] | None = None
     if args.affinity is not None:
-        found = affinity_of(args.parser, study.graph, workers // args.replicas, args.affinity)
+        try:
+            graph, _ = study.changed(args.replicate, args.tile)
+        except GraphError as error:
+            args.parser.error(error.faults[0])
+        found = affinity_of(args.parser, graph, max(1, workers // args.replicas), args.affinity)
         affinity = None if found == "auto" else found
     recorder, listeners = Recorder(), list[Listener]()
     if first and args.gantt is not None:

@@ -11,10 +11,11 @@ import argparse
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ampnet.cli.options import Parser, file_to_read, positive, whole
@@ -24,6 +25,8 @@ from ampnet.experiments.described import DESCRIBED
 if TYPE_CHECKING:
     from ampnet.simulate.study import Study
 
+WAVE = 16
+"""Instances of a wave, of a model of the user's whose updates do not say it."""
 BUCKET = 100
 """Examples of an instance, of models whose instances are buckets."""
 
@@ -105,31 +108,40 @@ def _of_function(args: argparse.Namespace, path: Path, name: str) -> Study:
 
     if not path.is_file():
         args.parser.error(f"RUN: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = _module(path)
     make = getattr(module, name, None)
     if not callable(make):
-        names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == path.stem]
+        names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
         args.parser.error(f"RUN: {path} has no function '{name}'; {nearest(name, names)}")
     made = make()  # type: ignore[misc]
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Graph):
+    graph, given, update = (*made, None, None, None)[:3] if isinstance(made, tuple) else (made, None, None)
+    if not isinstance(graph, Graph) or not isinstance(given, Iterable) or not isinstance(update, Update | None):
+        found = f"({', '.join(type(one).__name__ for one in made)})" if isinstance(made, tuple) else type(made).__name__
         raise DataError(
-            f"{path}: {name}() returned {type(made).__name__}; return (graph, instances) or (graph, instances, update)"
+            f"{path}: {name}() returned {found}; return (graph, instances) or (graph, instances, update): a Graph, "
+            f"instances of it, and an Update"
         )
-    graph, given = made[:2]
-    update = made[2] if len(made) == 3 else None
     if update is None:
-        every = args.min_update_frequency or 16
+        every = args.min_update_frequency or WAVE
         update = Update(partial(torch.optim.Adam, lr=1e-4, fused=True), every, "instances")
         print(f"{path}: {name}() returned no Update: Adam, an update after {every} instances", flush=True)
     elif args.min_update_frequency is not None:
         update = update.but(min_update_frequency=args.min_update_frequency)
-    return _trial(args, graph, list(islice(given, _tried())), update, update.min_update_frequency, "instances")
+    wave = update.min_update_frequency if update.count == "instances" else WAVE
+    return _trial(args, graph, list(islice(given, _tried())), update, wave, "instances")
+
+
+def _module(path: Path) -> ModuleType:
+    """Run a file of Python. It may import its neighbours."""
+    name = f"simulated:{path.stem}"  # a name that no other module has
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _tried() -> int:

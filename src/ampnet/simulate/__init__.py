@@ -6,7 +6,8 @@ traced       reads them off a trace or a log
 costs        a line for each operation: fixed seconds, seconds a row, products
 machine      computers and links, from a TOML file
 waves        waves planned by the runtime's planner, as seconds and crossings
-simulation   events in simulated time: the controller, links, losses
+simulation   events in simulated time: links, losses, what is measured
+controller   pumps and retires instances, cuts waves
 worker       what a worker plays, by the runtime's schedule
 engine       the queue of events; cores that processes share
 recorder     events of the runtime's types, for pictures

@@ -24,6 +24,7 @@ import numpy as np
 
 from ampnet.graph import Graph
 from ampnet.nodes.embedding import Embedding
+from ampnet.placement.costs import BYTES
 from ampnet.state import Ints
 
 Key = tuple[str, int, int]
@@ -196,3 +197,5 @@ class Measured:
     """Bytes of a row, by node and output port."""
     notes: tuple[str, ...] = ()
     """What could not be measured, and the assumption made instead."""
+    copied: float = BYTES
+    """Bytes of rows that a worker copies in a second, at each end of a crossing."""

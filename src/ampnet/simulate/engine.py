@@ -1,6 +1,7 @@
-"""Engine: events in simulated time, and computers whose processes share cores.
+"""Engine: the queue of events in simulated time, and computers whose processes share cores.
 
     events     (time, function): the earliest is next; functions add further events
+    shares     seconds that a process spent computing, waiting, idle
     computer   n processes that compute, c cores:   n <= c   each at full speed
                                                      n > c    each at c / n of it (the system gives them equal shares)
 
@@ -15,18 +16,22 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
+from ampnet.errors import DataError
+
 Then = Callable[..., None]
+MOST = 1_000_000
+"""The maximal number of events at one moment."""
 
 
-class Engine:
+class EventQueue:
     """The events of a simulation. ``now``: simulated seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.events = 0
+        self.past = 0
         """Events so far."""
         self._heap: list[tuple[float, int, Then, tuple[Any, ...]]] = []
-        self._count = 0
+        self._count = self._still = 0
 
     def after(self, seconds: float, then: Then, *given: Any) -> None:
         """Call a function in this number of seconds."""
@@ -34,13 +39,17 @@ class Engine:
         heapq.heappush(self._heap, (self.now + seconds, self._count, then, given))
 
     def run(self, until: float) -> None:
-        """Run events until this time, or until there are none."""
+        """Run all events until this time. Raises `DataError` if there are ever more at the same moment."""
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until:
-            self.now, _, then, given = pop(heap)
-            self.events += 1
+            at, _, then, given = pop(heap)
+            self._still = self._still + 1 if at == self.now else 0
+            if self._still > MOST:
+                raise DataError(f"simulated time stands still at {at:g} seconds: a wave has to cost more than nothing")
+            self.now = at
+            self.past += 1
             then(*given)
-        self.now = max(self.now, min(until, self.now) if not heap else until)
+        self.now = until
 
     @property
     def waits(self) -> bool:
@@ -48,28 +57,54 @@ class Engine:
         return bool(self._heap)
 
 
+class Shares:
+    """Seconds that a process spent in each of its states."""
+
+    def __init__(self, events: EventQueue, state: str) -> None:
+        """``state``: the first one."""
+        self._events, self._state, self._since = events, state, events.now
+        self._spent: dict[str, float] = {}
+
+    def enter(self, state: str) -> None:
+        """It is in another state from now on."""
+        now = self._events.now
+        self._spent[self._state] = self._spent.get(self._state, 0.0) + now - self._since
+        self._state, self._since = state, now
+
+    def begin(self) -> None:
+        """Begin to measure."""
+        self._spent.clear()
+        self._since = self._events.now
+
+    def seconds(self, state: str) -> float:
+        """Seconds in a state so far."""
+        now = self._events.now - self._since if state == self._state else 0.0
+        return self._spent.get(state, 0.0) + now
+
+
 class Computer:
     """The cores of one computer, and the processes that compute on them now."""
 
-    def __init__(self, engine: Engine, cores: int, processes: int, crowd: float) -> None:
+    def __init__(self, events: EventQueue, cores: int, processes: int, crowd: float) -> None:
         """``processes``: how many there are in all. ``crowd``: by how much each further one that computes slows down
         all of them."""
-        self.engine, self.cores, self.crowd = engine, cores, crowd
+        self.events, self.cores, self.crowd = events, cores, crowd
         self.computing = 0
-        self._shares = processes > cores
+        self.shares = processes > cores
+        """Whether processes may have to share cores."""
         self._clock = self._seen = 0.0
         self._ends: list[tuple[float, int, Then, tuple[Any, ...]]] = []
         self._count = self._version = 0
 
-    def slow(self, more: int = 1) -> float:
-        """The factor by which a process that begins now is slower than one alone."""
-        return 1.0 + self.crowd * (min(self.computing + more, self.cores) - 1)
+    def slow(self) -> float:
+        """The factor by which a process that begins now is slower than one alone, while it has a core."""
+        return 1.0 + self.crowd * (min(self.computing + 1, self.cores) - 1)
 
     def compute(self, seconds: float, then: Then, *given: Any) -> None:
         """Call a function when a process has had a core for this number of seconds."""
-        if not self._shares:
+        if not self.shares:
             self.computing += 1
-            self.engine.after(seconds, self._end_alone, then, given)
+            self.events.after(seconds, self._end_alone, self._version, then, given)
             return
         self._advance()
         self.computing += 1
@@ -77,13 +112,14 @@ class Computer:
         heapq.heappush(self._ends, (self._clock + seconds, self._count, then, given))
         self._plan()
 
-    def _end_alone(self, then: Then, given: tuple[Any, ...]) -> None:
-        self.computing -= 1
-        then(*given)
+    def _end_alone(self, version: int, then: Then, given: tuple[Any, ...]) -> None:
+        if version == self._version:
+            self.computing -= 1
+            then(*given)
 
     def _advance(self) -> None:
         """Bring the virtual clock up to now."""
-        now = self.engine.now
+        now = self.events.now
         if self.computing:
             self._clock += (now - self._seen) * min(1.0, self.cores / self.computing)
         self._seen = now
@@ -93,7 +129,7 @@ class Computer:
         self._version += 1
         if self._ends:
             left = max(0.0, self._ends[0][0] - self._clock)
-            self.engine.after(left * max(1.0, self.computing / self.cores), self._end, self._version)
+            self.events.after(left * max(1.0, self.computing / self.cores), self._end, self._version)
 
     def _end(self, version: int) -> None:
         if version != self._version:  # others have begun or ended since
@@ -109,5 +145,4 @@ class Computer:
         self._advance()
         self._ends.clear()
         self._version += 1
-        if self._shares:
-            self.computing = 0
+        self.computing = 0

@@ -12,17 +12,17 @@
     crowd = 0.05               by how much each further busy worker slows down all of them (default: as measured)
 
     [links.inside]             between two workers of one computer
-    latency = "20us"
-    bandwidth = "3GB/s"        bytes; bits are written "10Gb/s"
+    latency = "20us"           until a worker that sleeps is awake
+    bandwidth = "3GB/s"        of copying, at each end; bytes, bits are written "10Gb/s"
     hop = "40us"               processor time of a crossing, at each end
 
     [links.between]            between two computers
     latency = "200us"
-    bandwidth = "10Gb/s"
+    bandwidth = "10Gb/s"       of all that a computer sends
 
     [losses]                   workers that come and go
     every = "1h"               mean time between two losses of a worker
-    restart = "5s"             until all workers of its team go on
+    restart = "5s"             until all workers go on
 
 Everything has a default; the default machine is this one. An error names the file, the entry and what may be there.
 """
@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -50,9 +51,11 @@ class Link:
     """A connection between two processes. None: as on the machine that costs were measured on."""
 
     latency: float
-    """Seconds from the end of sending to the begin of receiving."""
+    """Between computers: seconds from the end of sending to the begin of receiving. Within one: until a worker that
+    sleeps is awake."""
     bandwidth: float
-    """Bytes a second, of each sender."""
+    """Bytes a second. Between computers: of all that one of them sends. Within one: of the copy that a process makes at
+    each end."""
     hop: float | None = None
     """Processor seconds of a slice of rows at each end, beside copying it; None: as measured."""
 
@@ -97,7 +100,7 @@ class Machine:
     loss_every: float = math.inf
     """Mean seconds between two losses of one worker."""
     restart: float = 5.0
-    """Seconds until the team of a lost worker goes on."""
+    """Seconds from a loss until all workers go on."""
 
     @property
     def workers(self) -> int:
@@ -141,14 +144,16 @@ def this_machine() -> Machine:
 def read_machine(path: str | Path) -> Machine:
     """Read a machine from a TOML file. Raises `DataError` that names the file and the entry."""
     path = Path(path)
-    if path.stat().st_size > _LARGEST:
-        raise DataError(f"{path}: more than {_LARGEST:,} bytes; a machine is described in a few lines")
     try:
+        if path.stat().st_size > _LARGEST:
+            raise DataError(f"{path}: more than {_LARGEST:,} bytes; a machine is described in a few lines")
         data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: this is not TOML: {error}") from None
-    except (UnicodeDecodeError, RecursionError, ValueError):
-        raise DataError(f"{path}: this is not TOML in UTF-8") from None
+    except (UnicodeDecodeError, RecursionError, ValueError):  # of a number, that it has thousands of digits
+        raise DataError(f"{path}: this is not TOML in UTF-8 that can be used") from None
     try:
         return _machine(data, path.stem)
     except ValueError as error:
@@ -173,7 +178,7 @@ def _machine(data: Mapping[str, Any], name: str) -> Machine:
         hosts,
         _link(_table(links, "inside", "links."), INSIDE, "links.inside."),
         _link(_table(links, "between", "links."), BETWEEN, "links.between."),
-        _read(losses, "every", "losses.", seconds, math.inf),
+        _read(losses, "every", "losses.", _time_apart, math.inf),
         _read(losses, "restart", "losses.", seconds, 5.0),
     )
     if machine.workers > MOST:
@@ -224,16 +229,19 @@ def _read(data: Mapping[str, Any], name: str, at: str, parse: Callable[[Any], An
     if name not in data:
         return default
     try:
-        return parse(data[name])
+        found = parse(data[name])
+        if found == math.inf:
+            raise ValueError("is too large")
     except ValueError as error:
         raise ValueError(f"entry {at}{name}: {shown(data[name])} {error}") from None
+    return found
 
 
 # -- values with units
 
 
 def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise ValueError(what)
     return float(value)
 
@@ -256,8 +264,8 @@ def _share(value: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("is no text")
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError("is no text of one line")
     return value
 
 
@@ -274,6 +282,7 @@ def _quantity(value: Any, pattern: str, what: str) -> tuple[float, str]:
 
 
 _TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BINARY = {"": 1.0, "k": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
 _POWERS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
@@ -285,10 +294,18 @@ def seconds(value: Any) -> float:
     return number * _TIMES[unit]
 
 
+def _time_apart(value: Any) -> float:
+    found = seconds(value)
+    if not found:
+        raise ValueError("is no time above 0")
+    return found
+
+
 def size(value: Any) -> float:
-    """Parses a number of bytes: ``"64GB"``."""
-    number, unit = _quantity(value, "[kMGTP]?i?B", 'is no size; write it like "64GB"')
-    return number * _POWERS[unit.removesuffix("B").removesuffix("i")]
+    """Parses a number of bytes: ``"64GB"``, ``"64GiB"``."""
+    number, unit = _quantity(value, "[kMGTP]?B|[kMGTP]iB", 'is no size; write it like "64GB"')
+    powers = _BINARY if "i" in unit else _POWERS
+    return number * powers[unit[0] if unit[0] in "kMGTP" else ""]
 
 
 def flops(value: Any) -> float:
@@ -306,11 +323,3 @@ def bandwidth(value: Any) -> float:
         raise ValueError("is no number above 0")
     factor = _POWERS[unit[0] if unit[0] in "kMGTP" else ""]
     return number * factor * (1.0 if "B" in unit else 0.125)
-
-
-def default_machine(cores: int | None = None) -> Machine:
-    """Returns this machine, or one computer like it with another number of cores."""
-    machine = this_machine()
-    if cores is None:
-        return machine
-    return replace(machine, name=f"{cores} cores", hosts=(replace(machine.hosts[0], cores=cores),))

@@ -7,11 +7,12 @@
     [4] check        the winner, simulated for longer
 
 A way that does not fit into the memory of a computer is left out, and so is one whose gradients are too stale.
-A way with more workers has to be faster by a tenth (`PAYS`).
+A way with more workers has to be faster by a tenth (`PAYS`). Losses of workers are left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,7 +92,11 @@ class Plan:
     @property
     def speedup(self) -> float:
         """Against one process."""
-        return self.best.throughput / self.one.throughput
+        return self.times(self.best)
+
+    def times(self, one: Candidate) -> float:
+        """How many times as fast as one process a candidate is."""
+        return one.throughput / self.one.throughput
 
     @property
     def hosts(self) -> Mapping[str, int]:
@@ -116,7 +121,8 @@ class Planner:
         """``tell`` gets a line for each way that is tried. ``tried``: the ways that are allowed (None: all). ``waves``:
         instances in flight and wave sizes of a way (None: several)."""
         self._tried, self._given = tried, waves
-        self.study, self.machine, self.staleness, self._tell = study, machine, staleness, tell
+        self.study, self.staleness, self._tell = study, staleness, tell
+        self.machine = replace(machine, loss_every=math.inf)  # a brief simulation would see none, or too many
         self.limit = memory_per_worker
         self.simulated = 0
         self._left_out: list[str] = []
@@ -229,7 +235,7 @@ class Planner:
         while improved and tried < MOVES:
             improved = False
             hosts = best.result.setting.hosts
-            parts = best.workers // best.replicas
+            parts = best.result.setting.parts
             busy = [best.result.workers[i].busy for i in range(parts)]
             busiest = busy.index(max(busy))
             free = [worker for worker in sorted(range(parts), key=busy.__getitem__) if worker != busiest]
@@ -259,7 +265,8 @@ class Planner:
 
     def _seconds(self, workers: int) -> float:
         """Simulated seconds of a brief simulation: some hundred waves of a worker, fewer where there are many."""
-        return min(60.0, max(0.05, BRIEF * self.study.placing.total / max(1.0, workers / 8)))
+        slowest = min(kind.speed for kind in self.machine.hosts)
+        return max(0.05, BRIEF * self.study.placing.total / slowest / max(1.0, workers / 8))
 
     def _simulate(self, options: Mapping[str, Any], hosts: Mapping[str, int] | None, seconds: float) -> Result:
         self.simulated += 1
@@ -286,7 +293,6 @@ def text(plan: Plan, unit: str, records: float) -> str:
         f"process; bound by {best.result.bound}; {plan.simulated} simulations"
     ]
     for other in plan.others[:4]:
-        ratio = other.throughput / plan.one.throughput
-        lines.append(f"  instead: {other.words()}: {ratio:.2f} x, staleness {other.result.stale:.1f}")
+        lines.append(f"  instead: {other.words()}: {plan.times(other):.2f} x, staleness {other.result.stale:.1f}")
     lines += [f"  left out: {reason}" for reason in plan.left_out]
     return "\n".join(lines)

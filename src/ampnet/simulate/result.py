@@ -15,7 +15,7 @@ FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerUse:
+class WorkerTime:
     """How a worker spent its time."""
 
     computer: int
@@ -57,7 +57,7 @@ class Result:
     """Simulated seconds of the measurement."""
     throughput: float
     """Instances a second."""
-    workers: tuple[WorkerUse, ...]
+    workers: tuple[WorkerTime, ...]
     controller: float
     """The share of the time in which the controller computed."""
     staleness: Mapping[str, NodeStaleness]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ampnet.graph import Graph
 from ampnet.nodes.transform import Parameterised
 from ampnet.update.policy import Update
+from ampnet.wave.schedule import WAVE_SCHEDULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,14 @@ class Setting:
     """Whether workers are processes of their own; if not, the one worker is the caller's process."""
     rules: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """By node: the unit that it counts ("messages" or "instances"), and its min_update_frequency."""
+
+    def __post_init__(self) -> None:
+        for name in ("parts", "replicas", "max_active_keys", "wave_size"):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= 1) and not (name == "wave_size" and value is None):
+                raise ValueError(f"{name} must be a whole number, 1 or more; got {value!r}")
+        if self.schedule not in WAVE_SCHEDULES:
+            raise ValueError(f"unknown schedule {self.schedule!r}; there are {', '.join(WAVE_SCHEDULES)}")
 
     @property
     def workers(self) -> int:

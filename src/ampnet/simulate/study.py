@@ -55,6 +55,8 @@ class Study:
     updates: Mapping[str, Update | None] = field(default_factory=dict)
     unit: str = "instances"
     """What is counted as an example."""
+    workload: str | None = None
+    """The name of its workload, where it was read off a run."""
     _waves: dict[object, tuple[Graph, Waves]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -111,7 +113,8 @@ class Study:
         recorder: Recording | None = None,
     ) -> Result:
         """Simulate this number of seconds of training. Options are those of `Processes`, `replicate` and `tile`;
-        ``workers``: of all replicas together. Raises `GraphError` for options that do not go together."""
+        ``workers``: of all replicas together. Replicas on one computer share weights; on several, they are averaged at
+        the end of an epoch. Raises `GraphError` for options that do not go together."""
         workers = replicas if workers is None else workers
         machine = (this_machine() if machine is None else machine).with_workers(workers)
         if workers % replicas:
@@ -125,19 +128,33 @@ class Study:
             max_active_keys = self.max_active_keys * (2 * replicas if parts == 1 and processes else workers)
         setting = Setting(
             waves.team.hosts,
-            len(waves.workers),
-            parts,
-            replicas,
-            "shared" if len({number for number, _ in machine.seats()[:workers]}) == 1 else "epoch",
-            max_active_keys,
-            wave_size,
-            schedule,
-            processes,
-            rules_of(graph, self.update, self.updates),
+            parts=len(waves.workers),
+            asked=parts,
+            replicas=replicas,
+            sync="shared" if len({number for number, _ in machine.seats()[:workers]}) == 1 else "epoch",
+            max_active_keys=max_active_keys,
+            wave_size=wave_size,
+            schedule=schedule,
+            processes=processes,
+            rules=rules_of(graph, self.update, self.updates),
         )
         memory = memory_of(graph, self._policies(graph))
         simulation = Simulation(waves, waves.costs, setting, machine, memory=memory, seed=seed, recorder=recorder)
         return simulation.run(seconds)
+
+    def changed(
+        self, copies: Mapping[str, int], tiles: Mapping[str, int]
+    ) -> tuple[Graph, Mapping[tuple[str, ...], int]]:
+        """Returns the graph, or a copy of it with copies and tiles of single nodes; and what was copied together."""
+        if not copies and not tiles:
+            return self.graph, {}
+        graph = copy.deepcopy(self.graph)
+        for name, count in tiles.items():
+            split(graph, name, count)
+        units = {tuple(around(graph, name)): count for name, count in copies.items()}
+        for unit, count in units.items():
+            copied(graph, unit, count, sync="shared")
+        return graph, units
 
     def _policies(self, graph: Graph) -> dict[str, Update | None]:
         return {name: self.updates.get(graph.called(name), self.update) for name in graph.parameterised()}
@@ -153,15 +170,9 @@ class Study:
     ) -> tuple[Graph, Waves]:
         """The graph with its copies and tiles, and the waves of one team. They are kept for the next simulation."""
         placing = self.placing_on(machine, parts)
-        graph = self.graph
+        graph, units = self.changed(copies, tiles)
         if copies or tiles:
-            graph = copy.deepcopy(graph)
-            for name, count in tiles.items():
-                split(graph, name, count)
-            units = {tuple(around(graph, name)): count for name, count in copies.items()}
             placing = Ways(self.graph, placing, machine.cores, limit).given(max(2, parts), units, tiles).costs
-            for unit, count in units.items():
-                copied(graph, unit, count, sync="shared")
         hosts = _renumbered(graph, place(graph, parts, affinity or {}, placing, limit))
         key = tuple(sorted(hosts.items()))
         if key not in self._waves:

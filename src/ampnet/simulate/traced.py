@@ -57,7 +57,9 @@ def study_of(path: Path, data_dir: Path | None = None) -> Study:
     facts = workload.facts(settings, data)
     graph = workload.build(settings, facts)
     some, _ = peek(Kept(workload, settings, data, facts, graph).instances("train", 1), TRIED)
-    return studied(record, graph, some, settings, workload.unit, str(path))
+    study = studied(record, graph, some, settings, workload.unit, str(path))
+    study.workload = str(name)
+    return study
 
 
 def studied(
@@ -72,7 +74,8 @@ def studied(
     common: dict[str, Any] = {"update": update, "updates": updates, "precision": settings.precision}
     costs = _costs(boxes, graph, settings, widths_of(graph, instances[:64], common))
     placing = Trial(graph, max_active_keys=settings.max_active_keys, **common).run(list(instances[:128]))
-    wave = settings.wave_size or settings.max_active_keys
+    workers = max(count for count in (settings.workers, settings.replicas, 1) if isinstance(count, int))
+    wave = settings.wave_size or -(-settings.max_active_keys // workers)
     return Study(graph, list(instances), costs, placing, max(1, wave), update, updates, unit)
 
 

@@ -18,15 +18,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ampnet.runtime.staging import share_of
-from ampnet.simulate.waves import Part, Place, PlannedWave
-from ampnet.wave.player import STRETCH, WAVES_AHEAD
+from ampnet.simulate.engine import Shares
+from ampnet.simulate.waves import Place, PlannedPart, PlannedWave
+from ampnet.wave.player import _SPARE, STRETCH, WAVES_AHEAD
 from ampnet.wave.schedule import WAVE_SCHEDULES
 
 if TYPE_CHECKING:
-    from ampnet.simulate.simulation import Simulation, Team
+    from ampnet.simulate.simulation import Simulation
 
 SPIN = 200e-6
 """A worker that has waited for this long sleeps, and has to be woken."""
+BUSY, WAITING, IDLE = "busy", "waiting for rows", "idle"
+"""States of a worker: it computes, also if it shares its core; passages wait for slices; no wave is in flight."""
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ class Weights:
     """The weights of a node, or those that the copies of a model share."""
 
     updates: list[float] = field(default_factory=list)
-    """The time of each."""
+    """The time of each, in order."""
     before: int = 0
     """Updates before the measurement."""
     stale: int = 0
@@ -53,6 +56,17 @@ class Weights:
         self.stalest = max(self.stalest, lag)
 
 
+@dataclass(slots=True)
+class SimulatedTeam:
+    """The workers of one copy of the model."""
+
+    number: int
+    hosts: dict[str, int]
+    weights_of: dict[str, Weights]
+    """By node, copies of it as well: they share theirs."""
+    workers: list[SimulatedWorker] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class _Border:
     """What a schedule reads of a passage's layout."""
@@ -60,24 +74,30 @@ class _Border:
     crosses: bool
 
 
-class Passage:
+class SimulatedPassage:
     """One wave on its way through one worker. Schedules read ``layout``, ``backward``, ``played_at`` and ``progress``,
     as of `ampnet.wave.passage.Passage`."""
 
-    def __init__(self, number: int, wave: PlannedWave, part: Part, numbers: Sequence[int]) -> None:
-        self.number, self.wave, self.part, self.numbers = number, wave, part, numbers
+    def __init__(self, number: int, part: PlannedPart, numbers: Sequence[int]) -> None:
+        self.number, self.part, self.numbers = number, part, numbers
         self.at, self.backward, self.played_at = 0, False, 0
         self.layout = _Border(any(one is not None for one in part.crosses))
         self.inbox: set[Place] = set()
         self.seen: dict[int, list[int]] = {}
         """By operation: the versions that its nodes had in the forward."""
         self.left = dict(part.sites)
+        """Of each node with parameters: sites whose gradients have not been collected yet."""
 
     @property
     def progress(self) -> float:
         """Its progress, from 0 to 2."""
         done = self.at / max(1, len(self.part))
         return 2 - done if self.backward else done
+
+    @property
+    def over(self) -> bool:
+        """Whether all of it is played."""
+        return self.backward and self.at < 0
 
     def ready(self) -> bool:
         """Whether its next operation can run now."""
@@ -89,45 +109,79 @@ class Passage:
         return (crossing.number, crossing.round, int(self.backward)) in self.inbox
 
 
-class Worker:
+@dataclass(slots=True)
+class _Stretch:
+    """Operations of one passage that are played without a look at anything else."""
+
+    begun: bool
+    """Whether it is the first of the passage."""
+    slow: float
+    """How much longer it takes than on a computer where nothing else computes."""
+    seconds: float = 0.0
+    """Of a core, without this factor."""
+    layout: float = 0.0
+    """Those before the first operation."""
+    starts: list[tuple[int, int, float, float]] = field(default_factory=list)
+    """(operation, direction, start, seconds) of each."""
+    due: list[str] = field(default_factory=list)
+    """Nodes that make an update."""
+    sends: list[tuple[SimulatedWorker, float, Place]] = field(default_factory=list)
+    """Slices that leave at its end: (receiver, bytes, place)."""
+
+    def add(self, at: int, direction: int, seconds: float) -> None:
+        """Add an operation."""
+        self.starts.append((at, direction, self.seconds, seconds))
+        self.seconds += seconds
+
+
+class SimulatedWorker:
     """One worker of a team."""
 
-    def __init__(self, simulation: Simulation, team: Team, place: int, seat: int) -> None:
+    def __init__(self, simulation: Simulation, team: SimulatedTeam, place: int, seat: int) -> None:
         """``place``: its place in the team. ``seat``: its number on the machine."""
         self.simulation, self.team, self.place, self.seat = simulation, team, place, seat
-        number, self.kind = simulation.seats[seat]
-        self.computer = simulation.computers[number]
-        self.number = number
+        self.number, kind = simulation.seats[seat]
         """The number of its computer."""
+        self.computer = simulation.computers[self.number]
         setting = simulation.setting
-        self.schedule = WAVE_SCHEDULES[setting.schedule](seat)
+        self.schedule = WAVE_SCHEDULES[setting.schedule](simulation.seed + seat)
         self.parted = setting.parts > 1
         self.alone = self.schedule.one_by_one and not self.parted
-        self.most = setting.wave_size or (share_of(setting.places) if setting.processes else setting.max_active_keys)
-        """The largest wave, where workers cut waves."""
-        self.ahead = WAVES_AHEAD * setting.parts if self.parted and setting.wave_size is None else None
+        """Whether waves are played one by one, each from its first to its last operation."""
+        self.share = share_of(setting.places) if setting.processes else setting.max_active_keys
+        """The largest wave that it cuts."""
+        self.size = setting.wave_size or (self.share if self.schedule.one_by_one else -(-self.share // _SPARE))
+        """Instances of a wave that it cuts, where no update is nearer."""
+        limited = self.parted and self.schedule.one_by_one and setting.wave_size is None
+        self.ahead = WAVES_AHEAD * setting.parts if limited else None
+        """The maximal number of passages in flight; None: no limit."""
+        self.spins = self.parted and simulation.workers_on[self.number] <= kind.cores
+        """Whether it looks for slices for a while before it sleeps."""
         lines = simulation.waves.lines
-        self.speed = self.kind.speed
-        self.rate = lines.rate * self.speed if self.kind.flops is None else self.kind.flops
+        self.speed = kind.speed
+        self.rate = lines.rate * self.speed if kind.flops is None else kind.flops
         self.staged: deque[tuple[int, PlannedWave, Sequence[int]]] = deque()
         """Waves that other workers play too."""
         self.numbers: deque[int] = deque()
         """Instances of which waves are cut here."""
-        self.passages: list[Passage] = []
-        self.by_wave: dict[int, Passage] = {}
+        self.passages: list[SimulatedPassage] = []
+        self.by_wave: dict[int, SimulatedPassage] = {}
         self.early: dict[int, set[Place]] = {}
+        """Slices for waves that have not begun here."""
         self.counters: dict[str, int] = {}
+        """By node: gradients since its last update, in the unit of its rule."""
         self.computing = False
+        """Whether it computes, or is about to wake up."""
         self.idle_since = 0.0
-        self.clock = 0
+        self.clock = self.begun = 0
+        """Stretches played; waves begun."""
         self.played: list[int] = []
-        # -- sums, from the end of the warm-up on
-        self.busy = 0.0
-        self.crossing = 0.0
-        """Seconds in which it waited for rows of others, with passages in flight."""
-        self.waves = 0
+        """Instances that the controller has not been told of."""
+        self.shares = Shares(simulation.engine, IDLE)
         self.bytes = 0.0
+        """Bytes sent since the begin of the measurement."""
         self.peak = 0.0
+        """Bytes of passages in flight, at most so far."""
 
     # -- what comes
 
@@ -152,249 +206,241 @@ class Worker:
 
     def wake(self) -> None:
         """Something may be played now."""
-        if self.computing or self.simulation.paused:
+        simulation = self.simulation
+        if self.computing or simulation.paused:
             return
-        idle = self.simulation.engine.now - self.idle_since
-        late = self.simulation.machine.inside.latency if idle > SPIN or not self.parted else 0.0
         self.computing = True
-        if self.passages:
-            self.crossing += idle
-        if late:
-            self.simulation.engine.after(late, self._go_on, self.simulation.era)
-        else:
+        awake = self.spins and simulation.engine.now - self.idle_since <= SPIN
+        latency = simulation.machine.inside.latency
+        if awake or not latency or not simulation.setting.processes:
             self._step()
+        else:
+            simulation.engine.after(latency, self._woken, simulation.era)
 
-    def _go_on(self, era: int) -> None:
+    def _woken(self, era: int) -> None:
         if era == self.simulation.era:
             self._step()
 
-    # -- what is played
+    # -- what is played next
 
     def _step(self) -> None:
-        """Play a stretch of operations of one passage, or fall idle."""
+        """Play a whole wave, or a stretch of operations of one passage; or fall idle."""
         if self.alone:
-            self._play_wave()
+            if self.numbers:
+                self._play_at_once()
+            else:
+                self._rest()
             return
         ready = [passage for passage in self.passages if passage.ready()]
         begins = bool(self.staged or self.numbers) and (self.ahead is None or len(self.passages) < self.ahead)
         passage = self.schedule.next(ready, begins)
-        if passage is None and not begins:
+        if passage is not None or begins:
+            self._play(passage)
+        else:
             self._rest()
-            return
-        seconds = 0.0
-        if passage is None:
-            passage, seconds = self._begin()
-        self.clock += 1
-        passage.played_at = self.clock
-        slow = self.computer.slow() * self.simulation.jitter()
-        seconds = self._play(passage, seconds, slow)
-        self.busy += seconds
-        self.computer.compute(seconds, self._over, passage, self.simulation.era)
 
     def _rest(self) -> None:
         self.computing, self.idle_since = False, self.simulation.engine.now
+        self.shares.enter(WAITING if self.passages else IDLE)
         self._tell()
 
-    def _begin(self) -> tuple[Passage, float]:
-        costs = self.simulation.costs
-        if self.staged:
-            number, planned, numbers = self.staged.popleft()
-        else:
-            numbers = self._cut()
-            self.waves += 1
-            number, planned = -self.waves, self.simulation.waves.wave(len(numbers))
-        passage = Passage(number, planned, planned.parts[self.place], numbers)
-        passage.inbox = self.early.pop(number, set())
-        self.by_wave[number] = passage
-        self.passages.append(passage)
-        held = sum(one.part.bytes for one in self.passages)
-        self.peak = max(self.peak, held)
-        seconds = costs.layout_part(len(numbers)) + costs.part(len(passage.part))
-        return passage, seconds / self.speed
-
-    def _cut(self) -> Sequence[int]:
-        """Returns the next instances that are computed together."""
-        room = min(self.most, self._room(), len(self.numbers))
-        return [self.numbers.popleft() for _ in range(room)]
-
-    def _room(self) -> int:
-        """How many instances the next update still needs."""
-        under_way = sum(len(passage.numbers) for passage in self.passages)
-        room = self.most
+    def _cut(self) -> list[int]:
+        """Returns the next instances that are computed together: no more than the next update needs."""
+        room = min(self.size, self.share, len(self.numbers))
         for name, (unit, every) in self.simulation.rules.items():
             if unit == "instances" and self.team.hosts[name] == self.place:
+                under_way = sum(len(one.numbers) for one in self.passages if one.left.get(name))
                 room = min(room, every - (self.counters.get(name, 0) + under_way) % every)
-        return room
-
-    def _play_wave(self) -> None:
-        """Play a wave from its first to its last operation."""
-        simulation, costs = self.simulation, self.simulation.costs
-        if not self.numbers:
-            self._rest()
-            return
-        numbers = self._cut()
-        planned = simulation.waves.wave(len(numbers))
-        part = planned.parts[0]
-        passage = Passage(-1 - self.waves, planned, part, numbers)
-        self.waves += 1
-        self.peak = max(self.peak, part.bytes)
-        slow = self.computer.slow() * simulation.jitter()
-        rest = costs.worker if simulation.setting.processes else costs.inline
-        seconds = (costs.layout(len(numbers)) + rest(len(numbers))) / self.speed * slow
-        events = simulation.recorder
-        starts: list[tuple[int, int, float, float]] = []
-        now = simulation.engine.now
-        began = now + seconds  # laid out: from now on it goes on with these weights
-        for at in range(len(part)):
-            took = self._seconds(part, at, 0) * slow
-            starts.append((at, 0, seconds, took))
-            seconds += took
-        done: dict[str, int] = {}
-        lags: list[tuple[str, float, int]] = []
-        for at in range(len(part) - 1, -1, -1):
-            if part.still[at]:
-                continue
-            took = self._seconds(part, at, 1) * slow
-            starts.append((at, 1, seconds, took))
-            seconds += took
-            for name, heard in part.trained[at]:
-                done[name] = done.get(name, 0) + heard
-            lags += [(name, now + seconds, done[name]) for name in part.collects[at]]
-        due = [name for name in part.sites if self._count(name, passage)]
-        for name in due:
-            seconds += costs.updates.get(name, 0.0) / self.speed * slow
-        if events is not None:
-            events.wave(self, passage, now, costs.layout(len(numbers)) / self.speed * slow)
-            events.played(self, passage, now, starts)
-        self.busy += seconds
-        self.computer.compute(seconds, self._wave_over, passage, began, lags, due, simulation.era)
-
-    def _wave_over(
-        self,
-        passage: Passage,
-        began: float,
-        lags: list[tuple[str, float, int]],
-        due: list[str],
-        era: int,
-    ) -> None:
-        if era != self.simulation.era:
-            return
-        now = self.simulation.engine.now
-        for name, at, messages in lags:
-            weights = self.team.weights(name)
-            before = bisect_right(weights.updates, began)
-            weights.note(bisect_right(weights.updates, at) - before, messages)
-        for name in due:
-            self.team.weights(name).updates.append(now)
-        self.played += passage.numbers
-        self._report()
-        self._step()
-
-    def _report(self) -> None:
-        """Tell what was played, if little is staged."""
-        if not self.simulation.setting.processes or len(self.numbers) <= self.most:
-            self._tell()
+        return [self.numbers.popleft() for _ in range(room)]
 
     def _tell(self) -> None:
+        """Tell the controller what was played."""
         if self.played:
             played, self.played = self.played, []
             self.simulation.tell(self, played)
 
-    def _seconds(self, part: Part, at: int, direction: int) -> float:
-        """Seconds of an operation on this worker's core, if it computes alone."""
-        return part.fixed[at][direction] / self.speed + part.flops[at][direction] / self.rate
+    def _tell_soon(self) -> None:
+        """Tell the controller what was played: at once if other workers play it too, else if little is staged."""
+        if self.parted or not self.simulation.setting.processes or len(self.numbers) <= self.share:
+            self._tell()
 
-    def _play(self, passage: Passage, seconds: float, slow: float) -> float:
-        """Play operations until one waits, or for a stretch. Returns the seconds that they take."""
-        part, engine, simulation = passage.part, self.simulation.engine, self.simulation
-        events, starts = simulation.recorder, list[tuple[int, int, float, float]]()
-        seconds *= slow
-        if events is not None and seconds:
-            events.wave(self, passage, engine.now, seconds)
-        left, count, due = STRETCH if self.schedule.one_by_one else 1, len(part), list[str]()
-        while left and not passage.backward:
-            if passage.at == count:
-                passage.backward, passage.at = True, count - 1
-                break
-            if not passage.ready():
-                break
+    def _seconds_of_updates(self, due: Sequence[str]) -> float:
+        """Seconds of a core."""
+        updates = self.simulation.costs.updates
+        return sum(updates.get(name, 0.0) for name in due) / self.speed
+
+    def _count(self, name: str, part: PlannedPart) -> bool:
+        """Count the gradients of a wave at a node. Returns whether an update is due."""
+        rule = self.simulation.rules.get(name)
+        if rule is None or not part.heard.get(name):
+            return False
+        unit, every = rule
+        count = self.counters.get(name, 0) + (part.own[name] if unit == "instances" else part.heard[name])
+        self.counters[name] = 0 if count >= every else count
+        return count >= every
+
+    # -- waves that are played one by one
+
+    def _play_at_once(self) -> None:
+        """Play a wave from its first to its last operation."""
+        simulation, costs = self.simulation, self.simulation.costs
+        numbers = self._cut()
+        part = simulation.waves.wave(len(numbers), numbers[0] % simulation.waves.kinds).parts[0]
+        self.begun += 1
+        self.peak = max(self.peak, part.bytes)
+        rest = costs.worker if simulation.setting.processes else costs.inline
+        layout, besides = costs.layout(len(numbers)) / self.speed, rest(len(numbers)) / self.speed
+        due = [name for name in part.sites if self._count(name, part)]
+        seconds = part.at_once(self.speed, self.rate).seconds + layout + besides + self._seconds_of_updates(due)
+        slow = self.computer.slow() * simulation.jitter()
+        self.shares.enter(BUSY)
+        passage = SimulatedPassage(self.begun, part, numbers)
+        given = passage, simulation.engine.now, (layout, besides, seconds), due, simulation.era
+        self.computer.compute(seconds * slow, self._wave_over, *given)
+
+    def _wave_over(
+        self,
+        passage: SimulatedPassage,
+        start: float,
+        took: tuple[float, float, float],
+        due: Sequence[str],
+        era: int,
+    ) -> None:
+        """A wave has ended. ``took``: seconds of its layout, of what is besides, and all, as they were expected."""
+        simulation, timed = self.simulation, passage.part.at_once(self.speed, self.rate)
+        if era != simulation.era:
+            return
+        weights_of, now = self.team.weights_of, simulation.engine.now
+        layout, besides, seconds = took
+        pace = (now - start) / seconds if seconds else 1.0
+        began = start + (layout + besides) * pace  # laid out: from then on it went on with these weights
+        for name, at, messages in timed.gradients:
+            updates = weights_of[name].updates
+            weights_of[name].note(bisect_right(updates, began + at * pace) - bisect_right(updates, began), messages)
+        for name in due:
+            weights_of[name].updates.append(now)
+        if simulation.recorder is not None:
+            simulation.recorder.wave(self, passage, start, layout * pace)
+            simulation.recorder.played(self, passage, began, timed.starts, pace)
+        self.played += passage.numbers
+        self._tell_soon()
+        self._step()
+
+    # -- passages that take turns
+
+    def _play(self, passage: SimulatedPassage | None) -> None:
+        """Play a stretch of a passage, or of a new one: some operations, or until one waits for a slice."""
+        simulation = self.simulation
+        stretch = _Stretch(passage is None, self.computer.slow() * simulation.jitter())
+        if passage is None:
+            passage = self._begin(stretch)
+        self.clock += 1
+        passage.played_at = self.clock
+        most = STRETCH if self.schedule.one_by_one else 1
+        most = self._forward(passage, stretch, most)
+        self._backward(passage, stretch, most)
+        stretch.seconds += self._seconds_of_updates(stretch.due)
+        self.shares.enter(BUSY)
+        given = passage, stretch, simulation.engine.now, simulation.era
+        self.computer.compute(stretch.seconds * stretch.slow, self._over, *given)
+
+    def _begin(self, stretch: _Stretch) -> SimulatedPassage:
+        """Begin the next wave."""
+        simulation, costs = self.simulation, self.simulation.costs
+        self.begun += 1
+        if self.staged:
+            number, planned, numbers = self.staged.popleft()
+        else:
+            numbers = self._cut()
+            kind = numbers[0] % simulation.waves.kinds
+            number, planned = self.begun, simulation.waves.wave(len(numbers), kind)
+        passage = SimulatedPassage(number, planned.parts[self.place], numbers)
+        passage.inbox = self.early.pop(number, set())
+        self.by_wave[number] = passage
+        self.passages.append(passage)
+        self.peak = max(self.peak, sum(one.part.bytes for one in self.passages))
+        if self.parted:
+            seconds = costs.layout_part(len(numbers)) + costs.part(len(passage.part))
+        else:
+            rest = costs.worker if simulation.setting.processes else costs.inline
+            seconds = costs.layout(len(numbers)) + rest(len(numbers))
+        stretch.seconds = stretch.layout = seconds / self.speed
+        return passage
+
+    def _forward(self, passage: SimulatedPassage, stretch: _Stretch, most: int) -> int:
+        """Play at most this number of operations forward. Returns how many may follow."""
+        part, weights_of = passage.part, self.team.weights_of
+        while most and not passage.backward and not stretch.sends:
             at = passage.at
-            took = self._operation(passage, at, 0, seconds) * slow
-            if part.trained[at]:
-                passage.seen[at] = [len(self.team.weights(name).updates) for name, _ in part.trained[at]]
-            starts.append((at, 0, seconds, took))
-            seconds += took
-            passage.at += 1
-            left -= 1
-        while left and passage.backward and passage.at >= 0:
-            if not passage.ready():
+            if at == len(part):
+                passage.backward, passage.at = True, at - 1
                 break
+            if not passage.ready():
+                return 0
+            if part.trained[at]:
+                passage.seen[at] = [len(weights_of[name].updates) for name, _ in part.trained[at]]
+            stretch.add(at, 0, self._seconds(passage, 0, stretch))
+            passage.at += 1
+            most -= 1
+        return most
+
+    def _backward(self, passage: SimulatedPassage, stretch: _Stretch, most: int) -> None:
+        """Play at most this number of operations backward."""
+        part, weights_of = passage.part, self.team.weights_of
+        while most and passage.backward and passage.at >= 0 and not stretch.sends and passage.ready():
             at = passage.at
             if not part.still[at]:
-                took = self._operation(passage, at, 1, seconds) * slow
-                for place, (name, heard) in enumerate(part.trained[at]):
-                    weights = self.team.weights(name)
-                    if heard:
-                        weights.note(len(weights.updates) - passage.seen[at][place], heard)
-                starts.append((at, 1, seconds, took))
-                seconds += took
+                stretch.add(at, 1, self._seconds(passage, 1, stretch))
+                for place, (name, messages) in enumerate(part.trained[at]):
+                    if messages:
+                        weights = weights_of[name]
+                        weights.note(len(weights.updates) - passage.seen[at][place], messages)
                 for name in part.collects[at]:
                     passage.left[name] -= 1
-                    if not passage.left[name] and self._count(name, passage):
-                        due.append(name)
+                    if not passage.left[name] and self._count(name, part):
+                        stretch.due.append(name)
             passage.at -= 1
-            left -= 1
-        for name in due:
-            seconds += simulation.costs.updates.get(name, 0.0) / self.speed * slow
-            self.team.weights(name).updates.append(engine.now + seconds)
-        if events is not None and starts:
-            events.played(self, passage, engine.now, starts)
-        return seconds
+            most -= 1
 
-    def _operation(self, passage: Passage, at: int, direction: int, offset: float) -> float:
-        """Seconds of an operation; a slice that it sends leaves when it is made."""
-        part = passage.part
+    def _seconds(self, passage: SimulatedPassage, direction: int, stretch: _Stretch) -> float:
+        """Seconds of a core of the next operation. A slice that it sends leaves when it is made; where cores are shared
+        nobody knows when that will be, so it is the last of its stretch."""
+        part, at = passage.part, passage.at
         crossing = part.crosses[at]
         if crossing is None:
-            return self._seconds(part, at, direction)
-        if direction and crossing.still:
-            return 0.0
-        simulation = self.simulation
-        other = self.team.workers[crossing.other]
-        link = simulation.link(self, other)
-        hop = simulation.costs.hop if link.hop is None else link.hop
-        took = (hop + crossing.bytes / simulation.copied) / self.speed
-        if crossing.sends is not bool(direction):
-            place = (crossing.number, crossing.round, direction)
-            simulation.send(self, other, crossing.bytes, offset + took, passage.number, place)
+            return part.seconds(at, direction, self.speed, self.rate)
+        simulation, other = self.simulation, self.team.workers[crossing.other]
+        seconds = simulation.crossing(self, other, crossing.bytes) / self.speed
+        place = (crossing.number, crossing.round, direction)
+        if crossing.sends is bool(direction):
+            passage.inbox.discard(place)
+        elif self.computer.shares:
+            stretch.sends.append((other, crossing.bytes, place))
         else:
-            passage.inbox.discard((crossing.number, crossing.round, direction))
-        return took
+            made = (stretch.seconds + seconds) * stretch.slow
+            simulation.send(self, other, crossing.bytes, made, passage.number, place)
+        return seconds
 
-    def _count(self, name: str, passage: Passage) -> bool:
-        """Count the gradients of a wave at a node. Returns whether an update is due."""
-        if name not in self.simulation.rules:
-            return False
-        unit, every = self.simulation.rules[name]
-        came = len(passage.numbers) if unit == "instances" else passage.part.heard.get(name, 0)
-        self.counters[name] = self.counters.get(name, 0) + came
-        if self.counters[name] < every:
-            return False
-        self.counters[name] = 0
-        return True
-
-    def _over(self, passage: Passage, era: int) -> None:
-        if era != self.simulation.era:
+    def _over(self, passage: SimulatedPassage, stretch: _Stretch, start: float, era: int) -> None:
+        """A stretch has ended."""
+        simulation = self.simulation
+        if era != simulation.era:
             return
-        if passage.backward and passage.at < 0:
+        now = simulation.engine.now
+        for other, size, place in stretch.sends:
+            simulation.send(self, other, size, 0.0, passage.number, place)
+        for name in stretch.due:
+            self.team.weights_of[name].updates.append(now)
+        if simulation.recorder is not None:
+            pace = (now - start) / stretch.seconds if stretch.seconds else 1.0
+            if stretch.begun:
+                simulation.recorder.wave(self, passage, start, stretch.layout * pace)
+            simulation.recorder.played(self, passage, start, stretch.starts, pace)
+        if passage.over:
             self.passages.remove(passage)
             del self.by_wave[passage.number]
             self.played += passage.numbers
-            self.waves += 1
-            if self.parted:
-                self._tell()
-            else:
-                self._report()
+            self._tell_soon()
         self._step()
 
     # -- losses
@@ -409,3 +455,4 @@ class Worker:
         self.played.clear()
         self.counters.clear()
         self.computing, self.idle_since = False, self.simulation.engine.now
+        self.shares.enter(IDLE)
