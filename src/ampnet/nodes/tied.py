@@ -20,6 +20,7 @@ from ampnet.nodes.keyed import Keyed
 from ampnet.nodes.node import Output, Outputs, Report, Role
 from ampnet.nodes.transform import Arrived, Parameterised
 from ampnet.update.sums import Sums
+from ampnet.update.updater import Updater
 
 
 class Tied(Parameterised):
@@ -135,6 +136,13 @@ class Share:
 
     def _pick(self, found: Sequence[Tensor]) -> list[Tensor]:
         return [found[i] for i in self._picks]
+
+    @property
+    def whole(self) -> Updater:
+        return self._node.updater
+
+    def own(self, weights: list[Tensor]) -> list[Tensor]:
+        return self._pick(weights)
 
     @property
     def adding(self) -> Some:

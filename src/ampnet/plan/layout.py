@@ -142,9 +142,8 @@ class Whole:
 class Layout:
     """The rows and operations of a wave. See the head of this file."""
 
-    plain = varied = False
-    """Whether equal tokens have rows of their own; and whether they will from the next wave on, because the number of
-    different ones was found to vary."""
+    anew = False
+    """Whether the next wave starts anew: what is known of its memory is not true any more."""
     padded = False
     """Whether it serves all waves of some capacities (`ampnet.plan.padded`), so that nothing may be cached that depends
     on its indices."""
@@ -165,6 +164,8 @@ class Layout:
         self._choices = choices
         self.fixed = False
         """Whether every tensor has the same memory in every wave."""
+        self.varying: set[int] = set()
+        """Sites of which the number of different rows was found to vary from wave to wave."""
         self._held: tuple[Pool, int] | None = None
         """The pool whose memory it knows, and the pool's generation then."""
         self.key: tuple[object, ...] = ()
@@ -380,8 +381,8 @@ class Layout:
         next time, and what is known of that memory is kept as long as it is the same."""
         held, self._held = self._held, (pool, pool.generation)
         self.pool = pool
-        if not again or not self.fixed or held != self._held or self.plain != self.varied:
-            self.fixed, self.plain = again, self.varied
+        if not again or not self.fixed or held != self._held or self.anew:
+            self.fixed, self.anew = again, False
             self.kernels, self.tape = {}, None
             for arena in self.arenas:
                 arena.fixed, arena.varies, arena.pool = False, False, pool

@@ -122,6 +122,15 @@ class Updater:
         return sums
 
     @property
+    def whole(self) -> Updater:
+        """The updater of the whole node, of which this one may be a face's."""
+        return self
+
+    def own(self, weights: list[Tensor]) -> list[Tensor]:
+        """Those of the weights of `whole` that are of these parameters."""
+        return weights
+
+    @property
     def sums(self) -> Sums:
         """Returns the complete sum of each parameter's gradients. Must be called again after further messages."""
         self.adding.settle()

@@ -134,7 +134,7 @@ class Passage:
         self.inbox.clear()
         self.later.clear()
         for updater, weights in self.held.items():
-            if updater.view is not None and isinstance(updater, Updater):  # a face of a node has some of them
+            if updater.view is not None:
                 updater.view.release(weights)
         self.held.clear()
         self._sums.clear()
@@ -207,9 +207,10 @@ class Passage:
         if self.train and updater.view is not None:
             saw = self.saw.setdefault(node.name, updater.seen_version())
             if updater.view.lasts:
-                if updater not in self.held:
-                    self.held[updater] = updater.forward_weights()
-                return self.held[updater]
+                whole = updater.whole  # all faces of a node compute with one copy: the tape knows where it is
+                if whole not in self.held:
+                    self.held[whole] = whole.forward_weights()
+                return updater.own(self.held[whole])
             return updater.weights_of(saw) if self.backward else updater.forward_weights()
         if (self.train and not updater.stashes) or updater.of_all is not None:
             return updater.weights

@@ -1,24 +1,35 @@
-"""Embedding: the different rows of the table that a wave asks for, each once.
+"""Embedding: the different rows of the table that a wave asks for, each once if many are equal.
 
     tokens   7 3 7 7 3         rows  [W_3, W_7]        inverse  1 0 1 1 0
 
 Where the table is no larger than what is asked for, its own memory is what is read, and the tokens are the inverse. Who
 reads looks through the inverse (`Read.places`), and whose only input this is computes each different row once.
 
-A kept layout remembers the tokens. As long as as many different rows are asked for as the time before, all that is
-computed with them is where it was, so readers can be on the tape. Once a wave has asked for more or fewer, the layout
-starts anew with a row for each token, equal or not, which is always where it was.
+    few tokens, or more than half of them different     a row for each token, equal or not
+    others                                              a row for each different one
+
+What is chosen depends on the tokens of the wave alone: gradients of equal rows are added up in another order, so a run
+that remembered earlier waves could not be resumed to the bit.
+
+A kept layout remembers the tokens. As long as its waves have as many rows as the time before, all that is computed with
+them is where it was, so readers can be on the tape. Once a wave has more rows, or fewer, readers are off it.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
+from ampnet.native import calls
 from ampnet.nodes.embedding import Embedding
 from ampnet.plan.layout import Operation
 from ampnet.wave.arena import add_back, fetch
 from ampnet.wave.kernels.kernel import Kernel
+
+FEW: Final = 64
+"""Tokens of a wave for which it does not pay to find equal ones."""
 
 
 class EmbeddingKernel(Kernel):
@@ -33,6 +44,10 @@ class EmbeddingKernel(Kernel):
         self._inverse: Tensor | None = None
         self._chosen: Tensor | None = None
         """The rows that were asked for, in the order of the arena's; None: all of the table."""
+        self._count: int | None = None
+        """The number of different rows of the wave before; -1: it had a row for each token."""
+        if self.site.number in self.layout.varying:
+            self.out.varies = True
 
     def forward(self, op: Operation) -> None:
         tokens = self.rows(op, 0)
@@ -55,40 +70,42 @@ class EmbeddingKernel(Kernel):
             self.out.varies = True
             self._chosen = tokens
             self.out.put(op.start, op.stop, table.index_select(0, tokens))
-        elif self.layout.plain:
-            self._chosen = tokens
-            fetch(self.out.open(table.shape[1:], table), table, tokens)
         else:
             if not again:
                 self._find(tokens)
-            self._look_up(table)
+            self._look_up(table, tokens)
 
     def _find(self, tokens: Tensor) -> None:
-        """Find the different rows that these tokens ask for."""
-        before = self._chosen
-        self._chosen, inverse = torch.unique(tokens, return_inverse=True)
-        if before is not None and len(before) != len(self._chosen) and not self.out.varies:
+        """Find the rows that these tokens ask for."""
+        before, self._count = self._count, -1
+        if len(tokens) > FEW and 2 * calls.different(tokens, self.node.size) <= len(tokens):
+            self._chosen, inverse = torch.unique(tokens, return_inverse=True)
+            self._count = len(self._chosen)
+            if self._inverse is None:
+                self._inverse = inverse
+            else:
+                self._inverse.copy_(inverse)  # its readers may know where it is
+        if before not in (None, self._count) and not self.out.varies:
             self._vary()
-        if self._inverse is None:
-            self._inverse = inverse
-        else:
-            self._inverse.copy_(inverse)  # its readers may know where it is
         self._seen = tokens.clone() if self.layout.fixed else None
 
-    def _look_up(self, table: Tensor) -> None:
+    def _look_up(self, table: Tensor, tokens: Tensor) -> None:
         """Fetch these rows."""
-        assert self._chosen is not None
-        self.out.inverse = self._inverse
+        if self._count == -1:
+            self._chosen, self.out.inverse, rows = tokens, None, len(tokens)
+        else:
+            assert self._chosen is not None
+            self.out.inverse, rows = self._inverse, len(self._chosen)
         if self.out.varies or not self.layout.fixed:
             self.out.data = table.index_select(0, self._chosen)
             return
-        shape = (len(self._chosen), table.shape[1])
-        self.out.data = self.layout.pool.take((self.out.number, "rows"), shape, table)
+        self.out.data = self.layout.pool.take((self.out.number, "rows"), (rows, table.shape[1]), table)
         fetch(self.out.data, table, self._chosen)
 
     def _vary(self) -> None:
         """This wave asks for more rows than those before, or fewer: what its readers know of them is not true now."""
-        self.layout.varied = True
+        self.layout.anew = True
+        self.layout.varying.add(self.site.number)
         self.out.varies, self.out.grad = True, None
         for kernel in self.passage.kernels.values():
             if any(read.arena is self.out for read in kernel.whole.reads):

@@ -104,7 +104,7 @@ class ModuleKernel(Kernel):
         before = zip(weights, made.weights, made.written, strict=True)
         if not all(now is then and now._version == written for now, then, written in before):
             return False
-        pinned = self.node.name in self.passage.pins or self.node.updater in self.passage.held
+        pinned = self.node.name in self.passage.pins or self.node.updater.whole in self.passage.held
         return pinned or made.version == self.node.updater.seen_version()
 
     def collect(self) -> None:
