@@ -70,6 +70,7 @@ SETTINGS = (
     r"2017",
     r"to 97 %",
     r"on x86",
+    r"from 16 to 4,096 workers",
     r"--[\w-]+ \d\S*",
     r"# .*",
 )

@@ -75,7 +75,9 @@ def test_a_function_on_two_machines_with_all_files(
     files = {name: tmp_path / f"out.{name}" for name in ("json", "html", "png")}
     trace = tmp_path / "trace.json"
     machines = [str(tmp_path / "boxes.toml"), str(tmp_path / "one.toml")]
+    (tmp_path / "where.json").write_text('{"first": 0, "second": 1, "loss": 1}')
     options = ["--machine", *machines, "--workers", "4", "--replicas", "2", "--max-active-keys", "8"]
+    options += ["--affinity", str(tmp_path / "where.json")]
     options += ["--json", str(files["json"]), "--gantt", str(files["html"]), "--trace", str(trace)]
     assert main(["simulate", f"{model}:make", *BRIEF, *options, "--picture", str(files["png"])]) == 0
     out = capsys.readouterr().out

@@ -38,8 +38,11 @@ def test_the_same_lines_and_a_log_that_keeps_the_promises(tmp_path: Path, capsys
     assert main([*TWO, "--train-size", "4000", *files]) == 0
     expected, first, second, last, size_of_log = lines(capsys)
     assert re.fullmatch(
-        r"placement: 2 workers, \d\.\d x one core expected, bounded by .*; --replicas 2: \d\.\d x", expected
+        r"placement: 2 workers( \(1 without nodes\))?, \d\.\d x one core expected, bounded by .*; "
+        r"--replicas 2: \d\.\d x",
+        expected,
     )
+    both = "without nodes" not in expected  # of a small model, by the costs of a machine that is shared with others
     assert size_of_log.startswith(f"log: {log}, ")
     for number, line in enumerate((first, second), start=1):  # a short epoch may end before any event was sent
         assert EPOCH.fullmatch(line.replace("staleness -", "staleness 0.0 (max 0)"))
@@ -54,7 +57,7 @@ def test_the_same_lines_and_a_log_that_keeps_the_promises(tmp_path: Path, capsys
     assert data["staleness"]["messages"] == sum(of.messages for of in recounted.values())
     assert data["staleness"]["max"] == max(of.max for of in recounted.values())
     assert main(["gantt", str(trace), "-o", str(tmp_path / "run.svg")]) == 0
-    assert re.search(r"worker0 \d+ %, worker1 \d+ %", lines(capsys)[0])
+    assert re.search(r"worker0 \d+ %, worker1 \d+ %" if both else r"worker0 \d+ %", lines(capsys)[0])
     assert not children()
 
 

@@ -319,7 +319,8 @@ def test_worker_processes_are_watched_and_keep_no_port() -> None:
     graph = by_hand.build(HIDDEN)
     live = Live(graph, every=0.05)
     address = ("127.0.0.1", int(live.address.rpartition(":")[2].strip("/")))
-    with Processes(graph, workers=2, update=update(3), max_active_keys=8, listeners=[live]) as run:
+    placed = {"workers": 2, "affinity": {"*": 0, "linear2": 1, "loss": 1}}
+    with Processes(graph, update=update(3), max_active_keys=8, listeners=[live], **placed) as run:
         run.run([epoch(400, name="train 1")])
         busy = words(state(live)["sections"]["workers"])
         assert "worker0" in busy

@@ -135,7 +135,8 @@ def test_a_model_learns_and_its_weights_are_in_this_process() -> None:
     before = {n: p.detach().clone() for n, p in graph.model.named_parameters()}
     update = Update(partial(torch.optim.Adam, lr=3e-3), 1, "instances")
     log = EventLog()
-    with Processes(graph, workers=2, update=update, max_active_keys=4, listeners=[log]) as runtime:
+    settings = {"affinity": {"*": 0, "classify": 1, "loss": 1}, "update": update, "max_active_keys": 4}
+    with Processes(graph, workers=2, listeners=[log], **settings) as runtime:
         stats = [runtime.train(list_reduction.instances(graph, data, 50)) for _ in range(3)]
         assert set(runtime.hosts.values()) == {0, 1}
         known = runtime.infer(list_reduction.instances(graph, data, 50))

@@ -188,8 +188,8 @@ def test_few_words_have_a_row_each() -> None:
 
 
 def test_what_came_before_changes_no_bit() -> None:
-    """The gradients of a wave depend on its words alone, not on how many different ones the waves before had: once a run
-    that was resumed from a checkpoint differed from one that was not, as it had not met them."""
+    """The gradients of a wave depend on its words alone, not on how many different ones the waves before had: once a
+    run that was resumed from a checkpoint differed from one that was not, as it had not met them."""
 
     def gradients(before: list[list[list[int]]]) -> list[Tensor]:
         with pytest.MonkeyPatch.context() as patch:

@@ -80,6 +80,8 @@ class Choice:
         found = f"placement: {_words(way)}"
         if way.workers > 1:
             found += "" if self.max_active_keys is None else f", {self.max_active_keys} in flight"
+            unused = way.workers // way.replicas - sum(busy > 0 for busy in way.expected.busy)
+            found += f" ({unused} without nodes)" if unused else ""
             found += f", {way.speedup:.1f} x one core expected, {way.expected.words()}"
         found += "".join(f"; {other.options()}: {other.speedup:.1f} x" for other in self.others)
         found += "" if self.unsimulated is None else f"; not simulated: {self.unsimulated}"
