@@ -9,6 +9,7 @@
 //
 // A panel is copied to adjacent memory if several tiles read it, or if its columns are not adjacent (a transposed weight). So are
 // the rows of A if they are not adjacent (a transposed gradient) and several panels read them.
+// Rows of A that a second-level cache cannot hold go through all panels in several blocks.
 // The order in which products are added up depends on k alone: not on the number of threads, nor on rows beside.
 #pragma once
 #ifdef _OPENMP
@@ -26,6 +27,7 @@ constexpr int ROWS = 14;
 constexpr int ROWS = 6;
 #endif
 constexpr int64_t DEPTH = 256;
+constexpr int64_t CACHED = 512 << 10;  // bytes of A that go through all panels
 constexpr int64_t WORTH_THREADS = 2'000'000;  // multiply-adds for each thread, at least
 
 template <class T> struct Product {
@@ -65,6 +67,11 @@ void tile(const Product<T>& p, int64_t i, int64_t j, int64_t k, int64_t depth, c
     const T* a[R];
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) a[r] = p.a + (i + r) * p.ra + k * p.ca;
+    if (depth > 32)  // by the end of the tile, its place in C is in the cache
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+            for (int w = 0; w < W; w++) __builtin_prefetch(p.c + (i + r) * p.rc + j + w * L, 1);
     const int tail = width - (W - 1) * L;
     const bool whole = tail == L || rb == 2 * L;  // a copied panel is filled up with zeros
     const int64_t ca = p.ca;
@@ -207,23 +214,27 @@ template <class T> void multiply_alone(const Product<T>& p) {
                 copy_rows(p.a + i + k * p.ca, p.ca, rows, depth, to + i * depth);
             }
         }
-        for (int64_t j = 0; j < p.n; j += 2 * L) {
-            const int width = std::min<int64_t>(2 * L, p.n - j);
-            const T* b = p.b + k * p.rb + j;
-            int64_t rb = p.rb;
-            if (p.panels) {
-                b = p.panels + k * p.across + (p.column + j) * depth, rb = 2 * L;
-            } else if (copies) {
-                T* memory = own_memory<T, 0>(DEPTH * 2 * L);
-                copy_panel(p, k, j, depth, width, memory);
-                b = memory, rb = 2 * L;
-            }
-            for (int64_t t = 0; t < high; t++) {
-                const int64_t i = p.m * t / high;
-                const int rows = (int)(p.m * (t + 1) / high - i);
-                if (turned) part.a = own_memory<T, 1>(0) + i * depth - i - k * rows, part.ca = rows;
-                if (width > L) tiles<T, 2, ROWS>(part, rows, i, j, k, depth, b, rb, width, first, last);
-                else tiles<T, 1, ROWS>(part, rows, i, j, k, depth, b, rb, width, first, last);
+        const int64_t bytes = p.m * depth * (int64_t)sizeof(T), blocks = bytes > CACHED * 3 / 2 ? (bytes + CACHED - 1) / CACHED : 1;
+        for (int64_t block = 0; block < blocks; block++) {
+            const int64_t from = high * block / blocks, to = high * (block + 1) / blocks;
+            for (int64_t j = 0; j < p.n; j += 2 * L) {
+                const int width = std::min<int64_t>(2 * L, p.n - j);
+                const T* b = p.b + k * p.rb + j;
+                int64_t rb = p.rb;
+                if (p.panels) {
+                    b = p.panels + k * p.across + (p.column + j) * depth, rb = 2 * L;
+                } else if (copies) {
+                    T* memory = own_memory<T, 0>(DEPTH * 2 * L);
+                    copy_panel(p, k, j, depth, width, memory);
+                    b = memory, rb = 2 * L;
+                }
+                for (int64_t t = from; t < to; t++) {
+                    const int64_t i = p.m * t / high;
+                    const int rows = (int)(p.m * (t + 1) / high - i);
+                    if (turned) part.a = own_memory<T, 1>(0) + i * depth - i - k * rows, part.ca = rows;
+                    if (width > L) tiles<T, 2, ROWS>(part, rows, i, j, k, depth, b, rb, width, first, last);
+                    else tiles<T, 1, ROWS>(part, rows, i, j, k, depth, b, rb, width, first, last);
+                }
             }
         }
     }
