@@ -41,6 +41,8 @@ from bench.placement import Made, rate
 
 MEDIAN, WORST, STALE = 0.10, 0.25, 0.20
 """Bounds of the errors: of throughput (median, largest), of staleness (median)."""
+TURNS = 2
+"""Measurements of each way, some time apart; the faster one counts."""
 SIMULATED = 20.0
 """Seconds of simulated time."""
 
@@ -138,6 +140,19 @@ def simulated(config: Config, made: Made, update: Update, costs: Costs, measured
     return found.throughput, statistics.fmean(one.mean for one in messages) if messages else 0.0
 
 
+def once(
+    config: Config, make: Any, instances: Any, update: Update, costs: Costs, seconds: float
+) -> tuple[float, float]:
+    """Measured: instances a second, and the mean staleness."""
+    meter, own = StalenessMeter(), make()[0]
+    with runtime_of(config, (own, instances), update, costs, meter) as runtime:
+        runtime.rehearse(instances)
+        runtime.train(instances)
+        got = rate(runtime, instances, seconds)
+    nodes = [one for one in meter.nodes().values() if one.messages]
+    return got, statistics.fmean(one.mean for one in nodes) if nodes else 0.0
+
+
 def run(name: str, seconds: float) -> Iterator[dict[str, Any]]:
     """All ways of a workload."""
     make, frequency, sizes, configs = workloads()[name]
@@ -149,15 +164,11 @@ def run(name: str, seconds: float) -> Iterator[dict[str, Any]]:
     costs = Trial(graph, update=update, max_active_keys=sizes[1]).run(instances[: 4 * sizes[1]])
     trial = time.perf_counter() - began
     print(f"\n{name}: trial {trial:.1f} s; crowd {measured.crowd:.0%}, hop {1e6 * measured.hop:.0f} us", flush=True)
-    for config in configs:
-        meter = StalenessMeter()
-        own = make()[0]
-        with runtime_of(config, (own, instances), update, costs, meter) as runtime:
-            runtime.rehearse(instances)
-            runtime.train(instances)
-            got = rate(runtime, instances, seconds)
-        nodes = [one for one in meter.nodes().values() if one.messages]
-        stale = statistics.fmean(one.mean for one in nodes) if nodes else 0.0
+    found = dict.fromkeys(configs, (0.0, 0.0))
+    for _ in range(TURNS):
+        for config in configs:
+            found[config] = max(found[config], once(config, make, instances, update, costs, seconds))
+    for config, (got, stale) in found.items():
         told, lag = simulated(config, (graph, instances), update, costs, measured)
         error = told / got - 1
         print(
@@ -180,7 +191,7 @@ def main() -> int:
     names = list(workloads())
     parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", default=names, help=f"of {', '.join(names)}")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (default: 3)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -12,6 +12,7 @@ all. What cannot be measured (one core, one node) is assumed, and `Measured.note
 from __future__ import annotations
 
 import copy
+import math
 import os
 import random
 import time
@@ -98,6 +99,17 @@ class _Rate:
     """Seconds of a wave in which each worker plays."""
     controller: float
     """Processor seconds of this process for a wave."""
+
+    def own(self, cores: int) -> tuple[float, ...]:
+        """Seconds of a wave in which each worker had a core: workers that are as many as the cores share them with the
+        controller, which the simulation does again."""
+        if len(self.busy) < cores:
+            return self.busy
+        shares = [min(1.0, seconds / self.wave) for seconds in self.busy]
+        lost = self.controller / self.wave / cores
+        return tuple(
+            seconds * (1.0 - lost * math.prod(shares[:i] + shares[i + 1 :])) for i, seconds in enumerate(self.busy)
+        )
 
 
 @dataclass
@@ -229,13 +241,14 @@ class Measurement:
             self.notes.append(f"one core: each further busy worker is assumed to slow down all of them by {CROWD:.0%}")
             return CROWD
         size = self.sizes[-1]
-        walls = {}
-        for count in (1, cores):
+        walls: dict[int, float] = {}
+        for count in (1, cores, 1, cores):  # in turns: of machines that others use too, some moments are slow
             graph = copy.deepcopy(self.graph)
             if count > 1:
                 replicate(graph, None, count, route="shortest", sync="shared")
             with self._runtime(Processes, graph, 2 * size * count, workers=count) as runtime:
-                walls[count] = max(self._measure(runtime, self.seconds).busy) * count
+                wall = max(self._measure(runtime, self.seconds).own(cores)) * count
+            walls[count] = min(wall, walls.get(count, wall))
         # `busy` is of a wave of any worker: each plays every count-th one.
         return max(0.0, (walls[cores] / walls[1] - 1) / (cores - 1))
 
@@ -262,11 +275,11 @@ class Measurement:
         turns = fitted(meter.operations, flops)
         layout = Affine.through((size, sum(found) / len(found)) for size, found in meter.layouts.items())
         costs = replace(costs, turns=turns, layout_part=layout)
-        waves = self._waves(costs, hosts)
+        waves, cores = self._waves(costs, hosts), len(os.sched_getaffinity(0))
         spent, known, crossings = (np.zeros(len(rates)) for _ in range(3))
         for place, found in enumerate(rates):
             planned = [waves.wave(found.size) for _ in range(8)]
-            spent[place] = sum(found.busy)
+            spent[place] = sum(found.own(cores))
             crossings[place] = sum(_crossings(wave) for wave in planned) / len(planned)
             known[place] = sum(_seconds(wave, i, costs, turns) for wave in planned for i in (0, 1)) / len(planned)
             known[place] += self._updating(costs, found.size)
