@@ -2,7 +2,8 @@
 
 A trial of each model measures its costs (`ampnet.simulate.trial`): waves of two sizes, in one process, on one worker,
 in replicas and in two halves. Then it is run in other ways, which the trial did not see: placements by cost, other
-wave sizes, other numbers of instances in flight, replicas of other sizes. Each is measured and simulated.
+wave sizes, other numbers of instances in flight, replicas of other sizes. (On two cores, two replicas are what the
+trial finds out with how busy workers slow each other down.) Each is measured and simulated.
 
     error = simulated / measured - 1, of instances a second; likewise of the mean staleness, where it is 0.2 or more
 """

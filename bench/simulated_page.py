@@ -26,7 +26,7 @@ def accuracy(found: dict[str, Any]) -> str:
         for row in rows
     )
     return (
-        f"{len(rows)} ways to run 5 models, of which the trial saw none, measured on {found['machine']['cores']} cores "
+        f"{len(rows)} ways to run 5 models, measured on {found['machine']['cores']} cores "
         f"(`bench/results/simulate.json`): the median error of throughput is {100 * statistics.median(errors):.0f} %, "
         f"the largest {100 * max(errors):.0f} %; the mean staleness is off by {statistics.median(stale):.2f} updates "
         f"in the median, by {max(stale):.2f} at most.\n\n"

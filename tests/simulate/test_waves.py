@@ -95,7 +95,7 @@ def test_operations_and_crossings_of_waves(name: str, workers: int) -> None:
     """One wave in flight with equal instances: each wave of a worker has the same operations, there and here."""
     graph = case(name).graph()
     one = case(name).instances(graph)[0]
-    hosts = _renumbered(graph, random_hosts(graph, workers, 3))
+    hosts, _ = _renumbered(graph, random_hosts(graph, workers, 3))
     workers = 1 + max(hosts.values())
     measured = costs(dict.fromkeys(graph.nodes, 0.001), width=8)
     waves = Waves(graph, hosts, [one], measured)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -110,13 +111,16 @@ class Words(Model):
         loss(self.last(reduce(h, self.how)), label)  # type: ignore[arg-type]
 
 
-def words(how: str, tokens: list[list[int]]) -> tuple[Graph, list[Instance]]:
-    torch.manual_seed(0)
-    model = Words(how).double()
-    given = [
+def given_of(tokens: list[list[int]]) -> list[tuple[Seq, Tensor]]:
+    return [
         (Seq(word=torch.tensor(some), route=[i % 3 for i in range(len(some))]), torch.tensor(some[0] % 3))
         for some in tokens
     ]
+
+
+def words(how: str, tokens: list[list[int]], kind: Any = Words) -> tuple[Graph, list[Instance]]:
+    torch.manual_seed(0)
+    model, given = kind(how).double(), given_of(tokens)
     graph = ampnet.compile(model, *given[0])
     return graph, [graph.instance(*one) for one in given]
 
@@ -125,7 +129,7 @@ SOME = [[5, 9, 5, 5, 5], [1, 2, 9, 9, 9, 9], [4, 4]]
 AS_MANY = [[6, 9, 6, 6, 6], [1, 2, 9, 9, 9, 9], [3, 3]]
 FEWER = [[9, 9, 9, 9, 9], [1, 2, 9, 9, 9, 9], [4, 4]]
 DIFFERENT = [[5, 9, 6, 7, 8], [1, 2, 3, 10, 11, 12], [4, 13]]
-OTHERS = [[15, 19, 16, 17, 18], [1, 2, 3, 10, 11, 9], [9, 13]]
+OTHERS = [[15, 19, 16, 17, 18], [1, 2, 3, 10, 11, 9], [20, 13]]
 
 
 def labelled(graph: Graph, tokens: list[list[int]]) -> list[Instance]:
@@ -187,24 +191,52 @@ def test_few_words_have_a_row_each() -> None:
     assert same(train_words("mean", epochs, taped=False, few=64)[0], found)
 
 
-def test_what_came_before_changes_no_bit() -> None:
-    """The gradients of a wave depend on its words alone, not on how many different ones the waves before had: once a
-    run that was resumed from a checkpoint differed from one that was not, as it had not met them."""
+class Normed(Model):
+    """Each different word is normalised once; the result is read in place, and by a layer."""
 
-    def gradients(before: list[list[list[int]]]) -> list[Tensor]:
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.embedding, self.norm, self.deep = nn.Embedding(60, 4), nn.LayerNorm(4), nn.Linear(4, 4)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, words: Seq, label: Tensor) -> None:
+        h = each(self.norm, each(self.embedding, words.word))
+        h = each(lambda h: h + torch.tanh(self.deep(h)), h)
+        loss(self.last(reduce(h, "mean")), label)
+
+
+@pytest.mark.parametrize("kind", [Words, Normed])
+@pytest.mark.parametrize("few", [0, 64])
+def test_what_came_before_changes_no_bit(kind: type[Model], few: int) -> None:
+    """The gradients of a wave depend on its words alone, not on how many different ones the waves before had: once a
+    run that was resumed from a checkpoint differed from one that was not, as it had not met them; and readers of a
+    layer that was applied to each different word once looked where rows of another wave had been."""
+
+    def gradients(before: list[list[list[int]]], tokens: list[list[int]]) -> list[Tensor]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ampnet.wave.kernels.embedding.FEW", 0)
-            graph, _ = words("mean", SOME)
+            patch.setattr("ampnet.wave.kernels.embedding.FEW", few)
+            graph, _ = words("mean", SOME, kind)
             with Inline(graph, max_active_keys=3) as runtime:
-                for tokens in (*before, SOME):
+                for some in (*before, tokens):
                     for node in graph.parameterised().values():
                         node.updater.reset()
-                    runtime.train(labelled(graph, tokens))
+                    runtime.train(labelled(graph, some))
             return [total.clone() for node in graph.parameterised().values() for total in node.updater.sums]
 
-    wanted = gradients([])
-    for before in ([SOME] * 5, [FEWER] * 3, [DIFFERENT] * 4, [DIFFERENT, FEWER, AS_MANY]):
-        assert same(gradients(before), wanted)
+    for tokens in (SOME, DIFFERENT, FEWER):
+        wanted = gradients([], tokens)
+        for before in ([SOME] * 4, [FEWER] * 3, [DIFFERENT] * 4, [DIFFERENT, FEWER, SOME, OTHERS], [FEWER, OTHERS] * 2):
+            assert same(gradients(before, tokens), wanted)
+    graph, instances = words("mean", SOME, kind)
+    with Inline(graph, max_active_keys=3) as runtime:
+        runtime.train(instances)
+    model = graph.model
+    assert isinstance(model, Model)
+    model.zero_grad()
+    sum(model.loss(*one) for one in given_of(SOME)).backward()  # type: ignore[union-attr]
+    for node in graph.parameterised().values():
+        for total, parameter in zip(node.updater.sums, node.updater.parameters, strict=True):
+            torch.testing.assert_close(total, parameter.grad, rtol=1e-10, atol=1e-12)
 
 
 class Shared(Model):

@@ -41,10 +41,20 @@ def run(args: argparse.Namespace) -> int:
         affinity = f" --affinity {args.output}" if plan.best.workers > plan.best.replicas else ""
     name = study.workload or (args.source if args.source in DESCRIBED else None)
     command = "options:" if name is None else f"ampnet train {name}"
-    print(f"{command} {plan.best.words()}{affinity}")
+    print(f"{command} {plan.best.words()}{affinity}{_elsewhere(args, plan)}")
     if args.json is not None:
         write_json(args.json, _plain(plan))
     return 0
+
+
+def _elsewhere(args: argparse.Namespace, plan: Plan) -> str:
+    """The options of the command line that the simulation took as given, beside those of the plan."""
+    found = "" if args.min_update_frequency is None else f" --min-update-frequency {args.min_update_frequency}"
+    if len({one.computer for one in plan.best.result.workers}) > 1:
+        found += " --cluster ADDRESS"
+        if plan.best.replicas > 1:
+            found += " --sync epoch"
+    return found
 
 
 def hosts_of(plan: Plan) -> dict[str, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ampnet.cli.placing import affinity_of
@@ -23,6 +24,8 @@ from ampnet.simulate.study import Study
 
 SHOWN = 5.0
 """The longest recorded interval, in simulated seconds."""
+LOSSES = 10
+"""The number of lost workers from which a simulation says what losses cost."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,13 +38,26 @@ def run(args: argparse.Namespace) -> int:
     if len(results) > 1:
         print()
         print(table(results, study.unit, study.records))
-    for note in dict.fromkeys(note for result in results for note in result.notes):
+    for note in dict.fromkeys(note for result in results for note in (*result.notes, *_lost(result))):
         print(f"note: {note}")
     if args.json is not None:
         write_json(args.json, {"unit": study.unit, "records": study.records, "results": [r.to_json() for r in results]})
     if args.picture is not None:
         compare(results, args.picture, study.unit, study.records)
     return 0
+
+
+def _lost(result: Result) -> Iterator[str]:
+    """A note where too few workers were lost in the simulated time to say what losses cost."""
+    machine = result.machine
+    expected = result.setting.workers * result.seconds / machine.loss_every
+    if 0 < expected < LOSSES:
+        share = math.exp(-result.setting.workers * machine.restart / machine.loss_every)
+        yield (
+            f"{machine.name}: {expected:.1f} workers are expected to be lost in {result.seconds:g} seconds, too few to "
+            f"measure what that costs; by formula {share:.0%} of the throughput without losses is left, or give "
+            f"--seconds"
+        ).replace("%", " %")
 
 
 def _simulated(args: argparse.Namespace, study: Study, machine: Machine, *, first: bool) -> Result:

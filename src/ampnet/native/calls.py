@@ -60,7 +60,6 @@ _NAMES = (
     "errors",
     "binary_cross_entropy",
     "range",
-    "different",
     "look",
     "pointwise",
 )
@@ -479,15 +478,6 @@ def within(index: Tensor, size: int) -> bool | None:
     wrong = array("d", (0.0,))
     _call("range", torch.float32, index.numel(), index.data_ptr(), size, wrong.buffer_info()[0])
     return wrong[0] == 0
-
-
-def different(index: Tensor, size: int) -> int:
-    """The number of different ones of these indices of a table of this size."""
-    if not (index.is_cpu and index.dtype == torch.int64 and index.is_contiguous()) or not _look() or build._off:
-        return len(torch.unique(index))
-    found = array("d", (0.0,))
-    _call("different", torch.float32, index.numel(), index.data_ptr(), size, found.buffer_info()[0])
-    return int(found[0])
 
 
 def finite(tensors: Sequence[Tensor]) -> bool | None:

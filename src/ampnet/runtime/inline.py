@@ -223,6 +223,8 @@ class Inline(Runtime):
         spread_weights(self.graph, snapshot)
         for name, node in nodes.items():
             restore_state(node.updater, states[name], name)
+        for planner in () if self.player is None else self.player.planners:
+            planner.forget_layouts()  # their tapes are of sums as they were
         self._restored = "members" in data  # else a snapshot of worker processes
         if not self._restored:
             return

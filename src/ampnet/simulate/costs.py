@@ -37,6 +37,10 @@ _OUTLIER = 5.0
 """A measurement this many times the median of its number of rows counts as that: another process had the core."""
 
 
+LARGE = 0.1
+"""The share of the largest products that a node must have for its rate to count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """The time of an operation, by its rows."""
@@ -67,6 +71,10 @@ class Samples:
         found = self._found[key]
         found[0].append(rows)
         found[1].append(seconds)
+
+    def rows(self) -> dict[Key, int]:
+        """Returns the number of rows, by key."""
+        return {key: sum(rows) for key, (rows, _) in self._found.items()}
 
     def slopes(self) -> dict[Key, tuple[float, float]]:
         """Returns fixed seconds and seconds a row, by key: least squares, neither below zero."""
@@ -121,8 +129,15 @@ class Operations:
 def fitted(samples: Samples, flops: Mapping[str, float]) -> Operations:
     """Returns the lines of these measurements. ``flops``: of a row at each node, in one direction."""
     slopes = samples.slopes()
-    # Products of the fastest node are taken to be all of its slope; of the others, a part of it.
-    rates = [flops[key[0]] / slope for key, (_, slope) in slopes.items() if flops.get(key[0]) and slope > 0]
+    # Products of the fastest node are taken to be all of its slope; of the others, a part of it. The slope of a node
+    # with few products says nothing.
+    work = {key: flops.get(key[0], 0.0) * rows for key, rows in samples.rows().items()}
+    least = LARGE * max(work.values(), default=0.0)
+    rates = [
+        flops[key[0]] / slope
+        for key, (_, slope) in slopes.items()
+        if work[key] > 0 and work[key] >= least and slope > 0
+    ]
     rate = max(rates, default=1e11)
     lines = {}
     for key, (fixed, slope) in slopes.items():

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ampnet.errors import GraphError
+from ampnet.errors import DataError, GraphError
+from ampnet.placement.memory import shown
+from ampnet.placement.place import place
 from ampnet.placement.ways import PAYS, Way, Ways
 from ampnet.simulate.machine import Machine
 from ampnet.simulate.result import Result, ways
@@ -27,6 +30,10 @@ WAYS = 6
 """The number of ways that are simulated."""
 BRIEF = 400
 """Waves of a brief simulation, about: for each worker."""
+FEW, LONGER = 20, 8
+"""The minimal number of waves of the simulation of one process, and how often it is made eight times as long for it."""
+LATENCIES = 60
+"""A brief simulation lasts this number of latencies longer, where computers are linked."""
 MOVES = 24
 """The maximal number of placements that are tried in [3]."""
 SAME = 0.98
@@ -101,7 +108,7 @@ class Plan:
     @property
     def hosts(self) -> Mapping[str, int]:
         """The worker of each node of one copy of the model."""
-        return self.best.result.setting.hosts
+        return self.best.result.setting.placed
 
 
 class Planner:
@@ -125,6 +132,8 @@ class Planner:
         self.machine = replace(machine, loss_every=math.inf)  # a brief simulation would see none, or too many
         self.limit = memory_per_worker
         self.simulated = 0
+        self._wave = study.placing.total
+        """Seconds of a wave at one process whose speed is 1."""
         self._left_out: list[str] = []
 
     def run(self) -> Plan:
@@ -137,7 +146,7 @@ class Planner:
                 found.append(best)
                 self._tell(f"{best.words()}: {best.throughput / one.throughput:.2f} x one process")
         alone = Candidate(1, 1, {}, {}, self.study.max_active_keys, None, one)
-        if one.fits and (self._tried is None or any(way.workers == 1 for way in self._tried)):
+        if self._one_fits(one) and (self._tried is None or any(way.workers == 1 for way in self._tried)):
             found.insert(0, alone)
         if not found:
             raise GraphError([f"nothing fits on machine '{self.machine.name}': {'; '.join(self._left_out)}"])
@@ -145,15 +154,37 @@ class Planner:
         if best.workers > best.replicas:
             best = self._moved(best)  # [3]
         if best is not alone:
-            result = self._simulate(best.options(), best.result.setting.hosts, 4 * self._seconds(best.workers))  # [4]
-            best = replace(best, result=result)
+            result = self._simulate(best.options(), best.result.setting.placed, 4 * self._seconds(best.workers))
+            best = replace(best, result=result)  # [4]
         others = sorted((other for other in found if other.words() != best.words()), key=lambda c: -c.throughput)
         return Plan(best, one, tuple(others), tuple(self._left_out), self.simulated)
 
     # -- [1]
 
     def _one(self) -> Result:
-        return self._simulate({"workers": 1, "max_active_keys": self.study.max_active_keys}, None, self._seconds(1))
+        """One process, whether it fits or not: for comparison, and to know how long a wave takes there."""
+        keys = self.study.max_active_keys
+        for _ in range(LONGER):
+            one = self.study.simulate(self.machine, workers=1, max_active_keys=keys, seconds=self._seconds(1))
+            self.simulated += 1
+            if one.throughput * one.seconds >= FEW * keys:
+                self._wave = keys / one.throughput * self.machine.seats()[0][1].speed
+                return one
+            self._wave *= 8
+        raise DataError(
+            f"in {self._seconds(1):,.0f} simulated seconds one process on machine '{self.machine.name}' computed fewer "
+            f"than {FEW} waves: 'speed' or 'flops' of its hosts are too small for this model"
+        )
+
+    def _one_fits(self, one: Result) -> bool:
+        fault = None if one.fits else f"needs {shown(one.memory)}, and its computer has less"
+        try:
+            place(self.study.graph, 1, {}, self.study.placing, self.limit)
+        except GraphError as error:
+            fault = error.faults[0]
+        if fault is not None:
+            self._left_out.append(f"one process: {fault}")
+        return fault is None
 
     def _ways(self) -> list[Way]:
         """The ways that let expect most, the best first."""
@@ -179,11 +210,14 @@ class Planner:
         for options in self._waves(way, size):
             try:
                 result = self._simulate(options, None, self._seconds(way.workers))
+                if not result.fits and way.workers > way.replicas:  # the fastest cut; there may be one that fits
+                    with suppress(GraphError):
+                        result = self._simulate(options, None, self._seconds(way.workers), self._share())
             except GraphError as error:
                 fault = error.faults[0]
                 break
             if not result.fits:
-                fault = f"needs {result.memory / 1e9:.2f} GB for a worker"
+                fault = f"needs {shown(result.memory)} for a worker, more than its computer has for each"
                 continue
             if self.staleness is not None and result.stale > self.staleness:
                 fault = f"a mean staleness of {result.stale:.1f}"
@@ -234,9 +268,11 @@ class Planner:
         improved = True
         while improved and tried < MOVES:
             improved = False
-            hosts = best.result.setting.hosts
-            parts = best.result.setting.parts
-            busy = [best.result.workers[i].busy for i in range(parts)]
+            setting = best.result.setting
+            hosts, parts = setting.placed, setting.asked or setting.parts
+            busy = [0.0] * parts
+            for part in range(setting.parts):
+                busy[setting.chair(part)] = best.result.workers[part].busy
             busiest = busy.index(max(busy))
             free = [worker for worker in sorted(range(parts), key=busy.__getitem__) if worker != busiest]
             for unit in self._units(hosts, busiest):
@@ -245,7 +281,10 @@ class Planner:
                         return best
                     tried += 1
                     moved = {**hosts, **dict.fromkeys(unit, worker)}
-                    result = self._simulate(best.options(), moved, self._seconds(best.workers))
+                    try:
+                        result = self._simulate(best.options(), moved, self._seconds(best.workers))
+                    except GraphError:  # they do not fit there
+                        continue
                     if result.fits and result.throughput > 1.02 * best.throughput:
                         best, improved = replace(best, result=result), True
                         break
@@ -265,12 +304,21 @@ class Planner:
 
     def _seconds(self, workers: int) -> float:
         """Simulated seconds of a brief simulation: some hundred waves of a worker, fewer where there are many."""
-        slowest = min(kind.speed for kind in self.machine.hosts)
-        return max(0.05, BRIEF * self.study.placing.total / slowest / max(1.0, workers / 8))
+        kinds = self.machine.seats()[:workers]
+        slowest = min(kind.speed for _, kind in kinds)
+        latency = self.machine.between.latency if kinds[0][0] != kinds[-1][0] else 0.0
+        return max(0.05, BRIEF * self._wave / slowest / max(1.0, workers / 8)) + LATENCIES * latency
 
-    def _simulate(self, options: Mapping[str, Any], hosts: Mapping[str, int] | None, seconds: float) -> Result:
+    def _share(self) -> int | None:
+        """Bytes of a computer for each of its workers, of the smallest; None: no limit."""
+        least = min(kind.memory / kind.places for kind in self.machine.hosts)
+        return None if least == math.inf else int(least)
+
+    def _simulate(
+        self, options: Mapping[str, Any], hosts: Mapping[str, int] | None, seconds: float, limit: int | None = None
+    ) -> Result:
         self.simulated += 1
-        given = {**options, "memory_per_worker": self.limit}
+        given = {**options, "memory_per_worker": self.limit if limit is None else limit}
         return self.study.simulate(self.machine, affinity=hosts, seconds=seconds, **given)
 
 

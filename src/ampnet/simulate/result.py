@@ -98,11 +98,10 @@ class Result:
     def fits(self) -> bool:
         """Whether all workers have the memory that they need."""
         used: dict[int, float] = {}
-        limits: dict[int, float] = {}
-        for one, (number, kind) in zip(self.workers, self.machine.seats(), strict=False):
-            used[number] = used.get(number, 0.0) + PROCESS + one.memory
-            limits[number] = kind.memory
-        return all(used[number] <= limits[number] for number in used)
+        for one in self.workers:
+            used[one.computer] = used.get(one.computer, 0.0) + PROCESS + one.memory
+        kinds = dict(self.machine.seats())
+        return all(size <= kinds[number].memory for number, size in used.items())
 
     @property
     def bound(self) -> str:

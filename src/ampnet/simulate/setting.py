@@ -21,6 +21,9 @@ class Setting:
     """Workers of a copy of the model that have nodes."""
     asked: int = 0
     """Workers of a copy of the model that were asked for; 0: as many."""
+    chairs: tuple[int, ...] = ()
+    """By worker with nodes: its number among those that were asked for, as others may be between them; empty: the
+    first ones."""
     replicas: int = 1
     """Copies of the whole model."""
     sync: str = "shared"
@@ -46,6 +49,24 @@ class Setting:
     def workers(self) -> int:
         """Workers in all."""
         return self.parts * self.replicas
+
+    @property
+    def seats(self) -> int:
+        """Workers in all, with those that have no nodes."""
+        return (self.asked or self.parts) * self.replicas
+
+    def chair(self, part: int) -> int:
+        """The number of a worker among those of its copy of the model that were asked for."""
+        return self.chairs[part] if self.chairs else part
+
+    def seat(self, replica: int, part: int) -> int:
+        """The number of a worker among all, with those that have no nodes."""
+        return replica * (self.asked or self.parts) + self.chair(part)
+
+    @property
+    def placed(self) -> dict[str, int]:
+        """The worker of each node of one copy of the model, as for `Processes`: among those that were asked for."""
+        return {name: self.chair(host) for name, host in self.hosts.items()}
 
     @property
     def places(self) -> int:

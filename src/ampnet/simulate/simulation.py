@@ -55,7 +55,7 @@ class Simulation:
                 f"nodes are on the workers {waves.workers}, and {setting.parts} are simulated: number them"
             )
         self.waves, self.costs, self.setting = waves, costs, setting
-        self.machine = machine = machine.with_workers(setting.workers)
+        self.machine = machine = machine.with_workers(setting.seats)
         self.recorder, self.memory = recorder, memory or {}
         self.parameters = {
             name: float(sum(w.numel() * w.element_size() for w in node.updater.weights))
@@ -69,7 +69,8 @@ class Simulation:
         waves.rewind()
         count = 1 + max(number for number, _ in self.seats)
         kinds = dict(self.seats)
-        used = Counter(self.seats[i][0] for i in range(setting.workers))
+        taken = [setting.seat(number, part) for number in range(setting.replicas) for part in range(setting.parts)]
+        used = Counter(self.seats[seat][0] for seat in taken)
         self.workers_on = used
         """By computer: the number of workers."""
         crowds = [kinds[i].crowd for i in range(count)]
@@ -91,7 +92,7 @@ class Simulation:
                 weights = self._new_weights()
             team = SimulatedTeam(number, dict(setting.hosts), weights)
             for place in range(setting.parts):
-                team.workers.append(SimulatedWorker(self, team, place, number * setting.parts + place))
+                team.workers.append(SimulatedWorker(self, team, place, setting.seat(number, place)))
             self.teams.append(team)
         self.workers = [worker for team in self.teams for worker in team.workers]
         self.controller = SimulatedController(self)

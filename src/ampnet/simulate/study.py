@@ -123,15 +123,18 @@ class Study:
             raise GraphError(["copies of the whole model and of single nodes are not simulated together"])
         parts = workers // replicas
         processes = workers > 1
-        graph, waves = self._planned(machine, parts, affinity, replicate or {}, tile or {}, memory_per_worker)
+        graph, waves, chairs = self._planned(machine, parts, affinity, replicate or {}, tile or {}, memory_per_worker)
         if max_active_keys is None:
             max_active_keys = self.max_active_keys * (2 * replicas if parts == 1 and processes else workers)
+        seats = machine.seats()
+        computers = {seats[i * parts + chair][0] for i in range(replicas) for chair in chairs}
         setting = Setting(
             waves.team.hosts,
             parts=len(waves.workers),
             asked=parts,
+            chairs=chairs,
             replicas=replicas,
-            sync="shared" if len({number for number, _ in machine.seats()[:workers]}) == 1 else "epoch",
+            sync="shared" if len(computers) == 1 else "epoch",
             max_active_keys=max_active_keys,
             wave_size=wave_size,
             schedule=schedule,
@@ -167,17 +170,18 @@ class Study:
         copies: Mapping[str, int],
         tiles: Mapping[str, int],
         limit: int | None,
-    ) -> tuple[Graph, Waves]:
-        """The graph with its copies and tiles, and the waves of one team. They are kept for the next simulation."""
+    ) -> tuple[Graph, Waves, tuple[int, ...]]:
+        """The graph with its copies and tiles, the waves of one team, and which of its workers have nodes. Waves are
+        kept for the next simulation."""
         placing = self.placing_on(machine, parts)
         graph, units = self.changed(copies, tiles)
         if copies or tiles:
             placing = Ways(self.graph, placing, machine.cores, limit).given(max(2, parts), units, tiles).costs
-        hosts = _renumbered(graph, place(graph, parts, affinity or {}, placing, limit))
+        hosts, chairs = _renumbered(graph, place(graph, parts, affinity or {}, placing, limit))
         key = tuple(sorted(hosts.items()))
         if key not in self._waves:
             self._waves[key] = graph, Waves(graph, hosts, self.instances, self._costs_of(graph))
-        return self._waves[key]
+        return *self._waves[key], chairs
 
     def _costs_of(self, graph: Graph) -> Measured:
         """The costs with lines for copies and tiles."""
@@ -201,11 +205,11 @@ class Study:
         return replace(self.costs, alone=alone, turns=turns, widths=widths, updates=updates)
 
 
-def _renumbered(graph: Graph, hosts: Mapping[str, int]) -> dict[str, int]:
-    """The placement with only workers that compute, numbered without gaps."""
+def _renumbered(graph: Graph, hosts: Mapping[str, int]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """The placement with only workers that compute, numbered without gaps; and the numbers that they had."""
     used = sorted({host for name, host in hosts.items() if graph.nodes[name].role != "route"})
     numbers = {host: number for number, host in enumerate(used)}
-    return {name: numbers.get(host, 0) for name, host in hosts.items()}
+    return {name: numbers.get(host, 0) for name, host in hosts.items()}, tuple(used)
 
 
 def _with_shares(operations: Operations, shares: Mapping[str, tuple[str, float]]) -> Operations:

@@ -2,7 +2,7 @@
 
     boxes of the run          ──> a line for each operation, layouts, updates, and what is between boxes
     settings in the file      ──> the workload: its model, its data, its update rules ──> waves
-    a short pass, here        ──> the width of rows, which node reads whose: what no trace tells
+    a short trial, here       ──> the width of rows, which node reads whose; the costs that placement goes by
 
 The machine of the measurements is the one that the run was on. What a run does not show is assumed, and said in the
 notes: a run on one worker does not show crossings, one on several does not show a whole model alone.
@@ -69,6 +69,8 @@ def studied(
     boxes = [box for box in record.boxes if box.train]
     if not any(box.kind in DIRECTIONS and box.wave is not None for box in boxes):
         raise DataError(f"{where}: it holds no wave of a training; only waves are simulated")
+    if settings.tile:
+        raise DataError(f"{where}: it is of a run with tiles, which cannot be simulated; record one without --tile")
     update, updates = policies(settings, graph)
     assert isinstance(settings.max_active_keys, int)
     common: dict[str, Any] = {"update": update, "updates": updates, "precision": settings.precision}
@@ -96,7 +98,9 @@ def _costs(boxes: Sequence[Box], graph: Graph, settings: Training, widths: dict[
                 rows[place] += box.rows
             found = rows[place] if box.kind == "collect" and rows[place] else box.rows
             samples.add((name, ANY, DIRECTIONS[box.kind]), found, box.seconds)
-    operations = fitted(samples, flops_of(graph))
+    busy = len({box.worker for box in boxes if box.kind in DIRECTIONS})
+    alone = 1.0 / (1.0 + CROWD * (busy - 1))  # its workers slowed each other down
+    operations = fitted(samples, flops_of(graph)).scaled(alone)
     layout = Affine.through(layouts) if layouts else Affine()
     apart = settings.workers not in (1, None) and settings.replicas == 1
     rest = Affine(0.0) if apart else Affine(_between(boxes))

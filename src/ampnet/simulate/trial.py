@@ -210,17 +210,22 @@ class Measurement:
 
     def _explained(self, waves: Waves, costs: Measured, size: int) -> float:
         planned = [waves.wave(size) for _ in range(8)]
-        return sum(_seconds(wave, 0, costs, waves.lines) for wave in planned) / len(planned) + self._updating(
-            costs, size
-        )
+        operations = sum(_seconds(wave, 0, costs, waves.lines) for wave in planned) / len(planned)
+        return operations + self._updating(costs, planned)
 
-    def _updating(self, costs: Measured, size: int) -> float:
-        """Seconds of updates for each wave of this size."""
+    def _updating(self, costs: Measured, planned: Sequence[PlannedWave]) -> float:
+        """Seconds of updates for each of these waves."""
         total = 0.0
         for name in self.graph.parameterised():
             policy = (self.settings.get("updates") or {}).get(name, self.settings.get("update"))
-            if policy is not None and name in costs.updates:
-                total += costs.updates[name] * min(1.0, size / policy.min_update_frequency)
+            if policy is None or name not in costs.updates:
+                continue
+            counts = [
+                wave.instances if policy.count == "instances" else sum(part.heard.get(name, 0) for part in wave.parts)
+                for wave in planned
+            ]
+            often = sum(min(1.0, count / policy.min_update_frequency) for count in counts) / len(counts)
+            total += costs.updates[name] * often
         return total
 
     # -- [2]
@@ -255,6 +260,9 @@ class Measurement:
     # -- [4]
 
     def _parted(self, costs: Measured, flops: Mapping[str, float]) -> Measured:
+        if len(os.sched_getaffinity(0)) < 2:
+            self.notes.append("one core: crossings are assumed to take what they usually do")
+            return costs
         hosts = self._halves(costs)
         if len(set(hosts.values())) < 2:
             self.notes.append(
@@ -282,7 +290,7 @@ class Measurement:
             spent[place] = sum(found.own(cores))
             crossings[place] = sum(_crossings(wave) for wave in planned) / len(planned)
             known[place] = sum(_seconds(wave, i, costs, turns) for wave in planned for i in (0, 1)) / len(planned)
-            known[place] += self._updating(costs, found.size)
+            known[place] += self._updating(costs, planned)
         hop, factor = _hop(spent, known, crossings)
         return replace(costs, hop=hop, turns=turns.scaled(factor), layout_part=layout.scaled(factor))
 

@@ -238,6 +238,8 @@ class Tape:
         try:
             with watch:
                 play()
+            if calls.tape is not words:  # one that trains in another thread writes its own: some of ours are missing
+                watch.foreign = "calls of another thread"
         finally:
             calls.tape = None
         if watch.foreign is not None:

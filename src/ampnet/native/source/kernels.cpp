@@ -84,7 +84,6 @@ BOTH(binary_cross_entropy, (void)threads;
      binary_cross_entropy<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), rows<T>(w + 6), judged<T>(w + 8)))
 BOTH(pointwise, (void)threads; pointwise<T>(w[0], w[1], w + 2))
 BOTH(range, (void)threads; (void)sizeof(T); range(w[0], (Words)w[1], w[2], (double*)w[3]))
-BOTH(different, (void)threads; (void)sizeof(T); different(w[0], (Words)w[1], w[2], (double*)w[3]))
 BOTH(look, (void)threads; look<T>(w[0], (const T*)w[1], (double*)w[2]))
 
 extern "C" void ampnet_run(Words at, int64_t words) {

@@ -4,7 +4,6 @@
 //
 // Where a label is out of range, nothing else is told: the caller names the state. NaN and infinities come through.
 #pragma once
-#include <vector>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -133,21 +132,6 @@ inline void range(int64_t n, const int64_t* index, int64_t size, double* found) 
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; i++) wrong += (uint64_t)index[i] >= (uint64_t)size;
     *found += wrong;
-}
-
-// Counts the different ones of some indices of a table of this size.
-inline void different(int64_t n, const int64_t* index, int64_t size, double* found) {
-    static thread_local std::vector<uint32_t> seen;  // by index: the last call that met it
-    static thread_local uint32_t call = 0;
-    if ((int64_t)seen.size() < size) seen.resize(size, 0);
-    if (++call == 0) std::fill(seen.begin(), seen.end(), 0), call = 1;
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t& last = seen[index[i]];
-        count += last != call;
-        last = call;
-    }
-    *found += count;
 }
 
 }  // namespace ampnet

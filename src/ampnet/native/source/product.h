@@ -56,8 +56,8 @@ template <class T, int KIND> inline T* own_memory(int64_t count) {
 }
 
 template <class T, int R, int W>
-void tile(const Product<T>& p, int64_t i, int64_t j, int64_t k, int64_t depth, const T* b, int64_t rb, int width, bool first,
-          bool last) {
+void tile(const Product<T>& p, int64_t i, int64_t j, int64_t k, int64_t depth, const T* b, int64_t rb, int width, bool copied,
+          bool first, bool last) {
     constexpr int L = LANES<T>;
     V<T> sum[R][W];
 #pragma GCC unroll 16
@@ -73,7 +73,7 @@ void tile(const Product<T>& p, int64_t i, int64_t j, int64_t k, int64_t depth, c
 #pragma GCC unroll 2
             for (int w = 0; w < W; w++) __builtin_prefetch(p.c + (i + r) * p.rc + j + w * L, 1);
     const int tail = width - (W - 1) * L;
-    const bool whole = tail == L || rb == 2 * L;  // a copied panel is filled up with zeros
+    const bool whole = tail == L || copied;  // a copied panel is filled up with zeros
     const int64_t ca = p.ca;
     if (whole) {
 #pragma GCC unroll 2
@@ -118,9 +118,9 @@ void tile(const Product<T>& p, int64_t i, int64_t j, int64_t k, int64_t depth, c
 
 template <class T, int W, int R>
 inline void tiles(const Product<T>& p, int rows, int64_t i, int64_t j, int64_t k, int64_t depth, const T* b, int64_t rb, int width,
-                  bool first, bool last) {
-    if (rows == R) return tile<T, R, W>(p, i, j, k, depth, b, rb, width, first, last);
-    if constexpr (R > 1) tiles<T, W, R - 1>(p, rows, i, j, k, depth, b, rb, width, first, last);
+                  bool copied, bool first, bool last) {
+    if (rows == R) return tile<T, R, W>(p, i, j, k, depth, b, rb, width, copied, first, last);
+    if constexpr (R > 1) tiles<T, W, R - 1>(p, rows, i, j, k, depth, b, rb, width, copied, first, last);
 }
 
 // A square of `high` rows and `wide` columns, turned: perfect shuffles of all rows with those half a square below.
@@ -172,14 +172,14 @@ void copy_panel(const Product<T>& p, int64_t k, int64_t j, int64_t depth, int wi
         }
 }
 
-// At most two registers of rows of A, whose neighbours in a column are adjacent: column by column.
+// The rows of a tile of A, whose neighbours in a column are adjacent: column by column.
 template <class T> inline void copy_rows(const T* a, int64_t ca, int64_t rows, int64_t depth, T* to) {
     constexpr int L = LANES<T>;
-    const int left = (int)std::min<int64_t>(rows, L), right = (int)rows - left;
-    for (int64_t s = 0; s < depth; s++, a += ca, to += rows) {
-        store(to, load(a, left), left);
-        if (right > 0) store(to + L, load(a + L, right), right);
-    }
+    for (int64_t s = 0; s < depth; s++, a += ca, to += rows)
+        for (int64_t r = 0; r < rows; r += L) {
+            const int n = (int)std::min<int64_t>(L, rows - r);
+            store(to + r, load(a + r, n), n);
+        }
 }
 
 inline int64_t depth_of_blocks(int64_t k) {
@@ -200,7 +200,7 @@ template <class T> void multiply_alone(const Product<T>& p) {
             }
         return;
     }
-    const bool copies = p.cb != 1 || p.m > 3 * ROWS, turned = p.ra == 1 && p.ca != 1 && p.n > 4 * L;
+    const bool copies = p.panels || p.cb != 1 || p.m > 3 * ROWS, turned = p.ra == 1 && p.ca != 1 && p.n > 4 * L;
     const int64_t step = depth_of_blocks(p.k);
     const int64_t high = (p.m + ROWS - 1) / ROWS;  // tiles above each other, as equal as can be
     for (int64_t k = 0; k < p.k; k += step) {
@@ -232,8 +232,8 @@ template <class T> void multiply_alone(const Product<T>& p) {
                     const int64_t i = p.m * t / high;
                     const int rows = (int)(p.m * (t + 1) / high - i);
                     if (turned) part.a = own_memory<T, 1>(0) + i * depth - i - k * rows, part.ca = rows;
-                    if (width > L) tiles<T, 2, ROWS>(part, rows, i, j, k, depth, b, rb, width, first, last);
-                    else tiles<T, 1, ROWS>(part, rows, i, j, k, depth, b, rb, width, first, last);
+                    if (width > L) tiles<T, 2, ROWS>(part, rows, i, j, k, depth, b, rb, width, copies, first, last);
+                    else tiles<T, 1, ROWS>(part, rows, i, j, k, depth, b, rb, width, copies, first, last);
                 }
             }
         }

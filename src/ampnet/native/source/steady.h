@@ -6,13 +6,14 @@
 //
 // Copying pays if several products read the panels: what a wave did is taken as what the next one will do.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include "vector.h"
 
 namespace ampnet {
 
-inline int64_t wave = 0;  // counted by Python, at the begin of each
+inline std::atomic<int64_t> wave{0};  // counted by Python, at the begin of each
 
 struct Factor {
     const void* b;
@@ -67,10 +68,10 @@ template <class T> inline Kept* kept_panels(const Factor& factor, int64_t rows, 
     static thread_local Shelf shelf;
     Kept* kept = shelf.find(factor);
     if (!kept) return nullptr;
-    if (kept->wave != wave) {
-        const bool next = kept->wave + 1 == wave;
+    if (const int64_t now = wave; kept->wave != now) {
+        const bool next = kept->wave + 1 == now;
         kept->uses_before = next ? kept->uses : 0, kept->rows_before = next ? kept->rows : 0;
-        kept->wave = wave, kept->uses = kept->rows = 0, kept->ready = false;
+        kept->wave = now, kept->uses = kept->rows = 0, kept->ready = false;
     }
     kept->uses++, kept->rows += rows;
     if (kept->uses_before < 2 || (!turns && kept->rows_before < WORTH_ROWS)) return nullptr;

@@ -1,18 +1,18 @@
-"""Embedding: the different rows of the table that a wave asks for, each once if many are equal.
+"""Embedding: the different rows of the table that a wave asks for, each once if there are many.
 
     tokens   7 3 7 7 3         rows  [W_3, W_7]        inverse  1 0 1 1 0
 
 Where the table is no larger than what is asked for, its own memory is what is read, and the tokens are the inverse. Who
 reads looks through the inverse (`Read.places`), and whose only input this is computes each different row once.
 
-    few tokens, or more than half of them different     a row for each token, equal or not
-    others                                              a row for each different one
+    few tokens     a row for each of them, equal or not
+    others         a row for each different one
 
-What is chosen depends on the tokens of the wave alone: gradients of equal rows are added up in another order, so a run
-that remembered earlier waves could not be resumed to the bit.
+What is chosen depends on the layout alone, never on earlier waves: gradients of equal rows are added up in another
+order, so a run that remembered those could not be resumed to the bit.
 
-A kept layout remembers the tokens. As long as its waves have as many rows as the time before, all that is computed with
-them is where it was, so readers can be on the tape. Once a wave has more rows, or fewer, readers are off it.
+A kept layout remembers the tokens. As long as as many are different as the time before, all that is computed with them
+is where it was, so readers can be on the tape. Once more or fewer are, its readers are off it from then on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ampnet.native import calls
 from ampnet.nodes.embedding import Embedding
 from ampnet.plan.layout import Operation
 from ampnet.wave.arena import add_back, fetch
@@ -45,7 +44,7 @@ class EmbeddingKernel(Kernel):
         self._chosen: Tensor | None = None
         """The rows that were asked for, in the order of the arena's; None: all of the table."""
         self._count: int | None = None
-        """The number of different rows of the wave before; -1: it had a row for each token."""
+        """The number of different rows of the wave before."""
         if self.site.number in self.layout.varying:
             self.out.varies = True
 
@@ -70,36 +69,35 @@ class EmbeddingKernel(Kernel):
             self.out.varies = True
             self._chosen = tokens
             self.out.put(op.start, op.stop, table.index_select(0, tokens))
+        elif len(tokens) <= FEW:
+            self._chosen = tokens
+            fetch(self.out.open(table.shape[1:], table), table, tokens)
         else:
             if not again:
                 self._find(tokens)
-            self._look_up(table, tokens)
+            self._look_up(table)
 
     def _find(self, tokens: Tensor) -> None:
-        """Find the rows that these tokens ask for."""
-        before, self._count = self._count, -1
-        if len(tokens) > FEW and 2 * calls.different(tokens, self.node.size) <= len(tokens):
-            self._chosen, inverse = torch.unique(tokens, return_inverse=True)
-            self._count = len(self._chosen)
-            if self._inverse is None:
-                self._inverse = inverse
-            else:
-                self._inverse.copy_(inverse)  # its readers may know where it is
+        """Find the different rows that these tokens ask for."""
+        self._chosen, inverse = torch.unique(tokens, return_inverse=True)
+        before, self._count = self._count, len(self._chosen)
         if before not in (None, self._count) and not self.out.varies:
             self._vary()
+        if self._inverse is None:
+            self._inverse = inverse
+        else:
+            self._inverse.copy_(inverse)  # its readers may know where it is
         self._seen = tokens.clone() if self.layout.fixed else None
 
-    def _look_up(self, table: Tensor, tokens: Tensor) -> None:
+    def _look_up(self, table: Tensor) -> None:
         """Fetch these rows."""
-        if self._count == -1:
-            self._chosen, self.out.inverse, rows = tokens, None, len(tokens)
-        else:
-            assert self._chosen is not None
-            self.out.inverse, rows = self._inverse, len(self._chosen)
+        assert self._chosen is not None
+        self.out.inverse = self._inverse
         if self.out.varies or not self.layout.fixed:
             self.out.data = table.index_select(0, self._chosen)
             return
-        self.out.data = self.layout.pool.take((self.out.number, "rows"), (rows, table.shape[1]), table)
+        shape = (len(self._chosen), table.shape[1])
+        self.out.data = self.layout.pool.take((self.out.number, "rows"), shape, table)
         fetch(self.out.data, table, self._chosen)
 
     def _vary(self) -> None:

@@ -217,8 +217,9 @@ class TrainedKernel(Kernel):
                 if self.linear and self.hoisted:
                     return
             elif read.arena.inverse is not None and len(self.parts) == len(part.sources) == 1 and self.once:
+                # Decided by the layout, not by how many words are different: readers know where the rows are.
                 alone = self.columns[0] is None and len(self.layout.sites.order[self.site.component]) == 1
-                self.lifted = alone and len(read.arena.rows_made) < self.rows_made
+                self.lifted = alone and read.arena.table and read.arena.rows <= self.rows_made
 
     def out_rows(self, op: Operation) -> int:
         """The number of output rows of an operation."""
