@@ -65,6 +65,29 @@ def test_products_with_turned_factors(m: int, dtype: torch.dtype) -> None:
     close(total, g.t() @ x)
 
 
+@BOTH
+def test_products_of_more_rows_than_a_cache_holds(dtype: torch.dtype) -> None:
+    """They go through all panels in several blocks; which rows are in which changes no bit."""
+    x, w, bias = rows(1700, 300, dtype), rows(90, 300, dtype) / 10, torch.randn(90, dtype=dtype)
+    out, turned, few = rows(1700, 90, dtype), torch.zeros(1700, 90, dtype=dtype), torch.empty(40, 90, dtype=dtype)
+    assert calls.product(out, x, w.t(), bias)
+    close(out, x @ w.t() + bias)
+    assert calls.product(few, x[800:840], w.t(), bias)
+    assert torch.equal(few, out[800:840])
+    assert calls.product(turned, x.t().contiguous().t(), w.t().contiguous(), add=True)
+    close(turned, x @ w.t())
+
+
+@BOTH
+def test_columns_beside_the_end_of_a_factor_in_place(dtype: torch.dtype) -> None:
+    """Rows as far apart as a copied panel's are not taken for one: what is behind the last one is not read."""
+    w = torch.randn(6, 32, dtype=dtype)
+    for width in (12, 20, 5):
+        x, out = rows(7, 6, dtype), rows(7, width, dtype)
+        assert calls.product(out, x, w[:, 32 - width :])
+        close(out, x @ w[:, 32 - width :])
+
+
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
 @BOTH
 def test_a_product_with_an_activation(activation: str, dtype: torch.dtype) -> None:

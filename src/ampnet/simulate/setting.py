@@ -21,9 +21,6 @@ class Setting:
     """Workers of a copy of the model that have nodes."""
     asked: int = 0
     """Workers of a copy of the model that were asked for; 0: as many."""
-    chairs: tuple[int, ...] = ()
-    """By worker with nodes: its number among those that were asked for, as others may be between them; empty: the
-    first ones."""
     replicas: int = 1
     """Copies of the whole model."""
     sync: str = "shared"
@@ -36,6 +33,9 @@ class Setting:
     """Whether workers are processes of their own; if not, the one worker is the caller's process."""
     rules: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """By node: the unit that it counts ("messages" or "instances"), and its min_update_frequency."""
+    chairs: tuple[int, ...] = ()
+    """By worker with nodes: its number among those that were asked for, as others may be between them; empty: the
+    first ones."""
 
     def __post_init__(self) -> None:
         for name in ("parts", "replicas", "max_active_keys", "wave_size"):
