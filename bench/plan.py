@@ -65,7 +65,7 @@ def runtime_of(way: Candidate | Mapping[str, int] | None, make: Any, update: Upd
     if way.replicas > 1:
         replicate(graph, None, way.replicas, route="shortest", sync="shared")
         return Processes(graph, workers=way.workers, **settings)
-    return Processes(graph, workers=way.workers, affinity=dict(way.result.setting.hosts), **settings)
+    return Processes(graph, workers=way.workers, affinity=way.result.setting.placed, **settings)
 
 
 def ready(runtime: Runtime, instances: list[Instance]) -> Runtime:
