@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -93,7 +94,7 @@ def test_sizes_of_waves_on_two_workers(wave_size: int | None, every: int) -> Non
 @pytest.mark.parametrize("workers", [1, 3])
 def test_operations_and_crossings_of_waves(name: str, workers: int) -> None:
     """One wave in flight with equal instances: each wave of a worker has the same operations, there and here."""
-    graph = case(name).graph()
+    graph = copy.deepcopy(case(name).graph())  # other tests have graphs over the same parameters: this one trains
     one = case(name).instances(graph)[0]
     hosts, _ = _renumbered(graph, random_hosts(graph, workers, 3))
     workers = 1 + max(hosts.values())
