@@ -63,7 +63,7 @@ def test_workers_without_nodes_keep_their_places() -> None:
     found = study().simulate(boxes, workers=3, affinity=hosts, seconds=2)
     assert [one.computer for one in found.workers] == [0, 2]
     assert {end for ends in found.links for end in ends} == {0, 2}
-    assert found.setting.placed == hosts
+    assert found.setting.placed == found.to_json()["hosts"] == hosts
 
 
 def test_what_is_too_stale_is_left_out() -> None:

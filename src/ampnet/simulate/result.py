@@ -112,7 +112,8 @@ class Result:
             return "the controller"
         if share > 0.9:
             mean = self.busy
-            return "computing" if mean > 0.85 else f"worker {busiest}, the busiest"
+            number = self.setting.seat(*divmod(busiest, self.setting.parts))
+            return "computing" if mean > 0.85 else f"worker {number}, the busiest"
         if self.bubbles > 0.1:
             return "waiting for rows of other workers"
         return "few instances in flight"
@@ -125,7 +126,7 @@ class Result:
             "replicas": self.setting.replicas,
             "max_active_keys": self.setting.max_active_keys,
             "wave_size": self.setting.wave_size,
-            "hosts": dict(self.setting.hosts),
+            "hosts": self.setting.placed,
             "seconds": self.seconds,
             "throughput": self.throughput,
             "busy": [one.busy for one in self.workers],
