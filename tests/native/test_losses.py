@@ -113,3 +113,19 @@ def test_every_number_is_looked_at(count: int, dtype: torch.dtype) -> None:
         assert calls.finite([x]) is True
         x[at] = float("nan")
         assert calls.finite([torch.ones(5, dtype=dtype), x]) is False
+
+
+@BOTH
+@pytest.mark.parametrize("count", [0, 1, 7, 16, 63, 64, 65, 1000])
+def test_the_largest_is_found_wherever_it_is(count: int, dtype: torch.dtype) -> None:
+    x = torch.linspace(-1, 1, count, dtype=dtype) if count else torch.empty(0, dtype=dtype)
+    assert calls.largest(x) == (1.0 if count else 0.0)
+    for at in {0, count // 2, count - 1} if count else ():
+        for value in (-1e-3, -3e30, 3e30, -float("inf"), float("inf")):
+            y = x * 1e-6
+            y[at] = value
+            assert calls.largest(y) == abs(float(y[at]))
+        for sign in (1.0, -1.0):
+            y[at] = float(np.copysign(np.nan, sign))
+            y[at - 1] = float("inf") if count > 1 else y[at]
+            assert calls.largest(y) != calls.largest(y)

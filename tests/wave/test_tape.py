@@ -308,3 +308,22 @@ def test_other_weights_are_noticed() -> None:
         for _ in range(4):
             runtime.train(instances)
         assert all(g.isfinite().all() for g in graph.gradients().values())
+
+
+def test_sums_of_a_wave_that_remedies_change_are_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain descent goes into the weights themselves, once remedies let it: a tape of sums would keep it from that."""
+    graph, instances = fresh("list-reduction-gru")
+    changes, gone = True, []
+    monkeypatch.setattr("ampnet.update.updater.Updater._changes", lambda self, staleness: changes)
+    monkeypatch.setattr("ampnet.update.updater.Updater.went_direct", lambda self: gone.append(self))
+    update = Update(partial(torch.optim.SGD, lr=0.01), 1, "instances")
+    with Inline(graph, update=update, max_active_keys=1) as runtime:
+        for _ in range(6):
+            runtime.train(instances)
+        assert not gone
+        tapes = [tape for tape in tapes_of(runtime) if tape.stretches[1]]
+        assert tapes
+        assert any(calls for tape in tapes for calls in tape.runs.values()), "what never goes there is written down"
+        changes = False
+        runtime.train(instances)
+        assert gone

@@ -61,6 +61,7 @@ _NAMES = (
     "binary_cross_entropy",
     "range",
     "look",
+    "largest",
     "pointwise",
 )
 POINTWISE = (
@@ -499,6 +500,15 @@ def finite(tensors: Sequence[Tensor]) -> bool | None:
         else:
             replay(words)
     return told[0] == 0
+
+
+def largest(x: Tensor) -> float | None:
+    """The largest absolute value, NaN if there is one; None: it was not computed."""
+    if not takes(x) or not x.is_contiguous():
+        return None
+    told = array("d", (0.0,))
+    _call("largest", x.dtype, x.numel(), x.data_ptr(), told.buffer_info()[0])
+    return told[0]
 
 
 class Steps:

@@ -97,6 +97,8 @@ class Updater:
         self._stash: dict[int, list[Tensor]] = {}
         self.direct: float | None = None
         """The factor of gradients that are added to the weights directly (see `go_direct`)."""
+        self.may_go_direct = False
+        """Whether they are in some waves of this kind, though perhaps not in this one."""
         self._went = False
 
     def rebind(self, zeros: Callable[[Tensor, torch.dtype], Tensor] | None = None) -> None:
@@ -215,19 +217,20 @@ class Updater:
         A caller that did so for all parameters calls `went_direct`; the update itself is still made when it is due.
         """
         policy, quick = self.policy, self.stepper
-        self.direct, self._went = None, False
+        self.direct, self._went, self.may_go_direct = None, False, False
         if (
             quick is None
             or not quick.may_be_plain
+            or not quick.can_step_rows()
             or policy is None
             or self.counts_messages
-            or self._touched
             or self._partly
             or (self.view is not None and not self.view.direct)
-            or self._changes(lambda: max(self.lag, self.around()))
+            or instances < policy.min_update_frequency
         ):
             return
-        if instances < policy.min_update_frequency or self.waiting or self.together:
+        self.may_go_direct = True
+        if self._touched or self.waiting or self.together or self._changes(lambda: max(self.lag, self.around())):
             return
         rate = None if self.version in self.live_versions() else quick.plain_rate()
         if rate is not None and self._is_plain():

@@ -220,7 +220,7 @@ class Tape:
             known.calls.make()
             for some, after in zip(sums, known.after, strict=True):
                 some.old = after
-        elif not self.recording:
+        elif not self.recording or kernel.may_go_direct():  # what one wave does is not what the next one does
             kernel.collect()
         elif words := self._words(op, kernel, kernel.collect):
             found = Calls()

@@ -82,6 +82,7 @@ BOTH(selection, (void)threads; selection<T>(w[0], (const T*)w[1], (Words)w[2], (
 BOTH(errors, (void)threads; errors<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), rows<T>(w + 6), w[8] != 0, judged<T>(w + 9)))
 BOTH(binary_cross_entropy, (void)threads;
      binary_cross_entropy<T>(w[0], w[1], rows<T>(w + 2), rows<T>(w + 4), rows<T>(w + 6), judged<T>(w + 8)))
+BOTH(largest, (void)threads; largest<T>(w[0], (const T*)w[1], (double*)w[2]))
 BOTH(pointwise, (void)threads; pointwise<T>(w[0], w[1], w + 2))
 BOTH(range, (void)threads; (void)sizeof(T); range(w[0], (Words)w[1], w[2], (double*)w[3]))
 BOTH(look, (void)threads; look<T>(w[0], (const T*)w[1], (double*)w[2]))

@@ -127,6 +127,28 @@ template <class T> void look(int64_t count, const T* x, double* told) {
     *told += sum;
 }
 
+// The largest absolute value, NaN if there is one, replaces `told` if it is larger. Bits of a number without its sign compare as it
+// does, and NaN is above all.
+template <class T> void largest(int64_t count, const T* x, double* told) {
+    constexpr int L = LANES<T>;
+    constexpr typename Of<T>::Int SIZE = (typename Of<T>::Int)(~(uint64_t)0 >> (65 - 8 * sizeof(T)));
+    I<T> most[4] = {};
+    for (int64_t i = 0; i < count; i += 4 * L)
+#pragma GCC unroll 4
+        for (int part = 0; part < 4; part++) {
+            const int64_t left = count - i - part * L;
+            if (left <= 0) break;
+            const I<T> size = (I<T>)(left < L ? load(x + i + part * L, (int)left) : load(x + i + part * L)) & SIZE;
+            most[part] = size > most[part] ? size : most[part];
+        }
+    for (int part = 0; part < 4; part++)
+        for (int w = 0; w < L; w++) {
+            const T value = ((V<T>)most[part])[w];
+            if (!(value <= *told)) *told = value;
+            if (value != value) return;
+        }
+}
+
 // Counts indices outside of a table.
 inline void range(int64_t n, const int64_t* index, int64_t size, double* found) {
     int64_t wrong = 0;

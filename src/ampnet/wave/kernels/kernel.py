@@ -60,6 +60,10 @@ class Kernel:
     def collect(self) -> None:
         """Add the gradients of the parameters to their sums."""
 
+    def may_go_direct(self) -> bool:
+        """Whether `collect` adds gradients to the weights themselves in some waves, and to sums in others."""
+        return False
+
     def end(self) -> None:
         """Called when the passage has ended: drop tensors that belong to it."""
 

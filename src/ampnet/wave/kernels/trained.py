@@ -416,6 +416,9 @@ class TrainedKernel(Kernel):
             total = total[:, start : start + self.widths[part]]
         self.passage.products.add_part(total, g, x)
 
+    def may_go_direct(self) -> bool:
+        return self.node.updater.may_go_direct and self.linear and self.node.sites == 1
+
     def _go_direct(self, span: WaveSpan) -> bool:
         """Add to the weights themselves, where the updater lets us and all of it is one product of finite numbers; but
         only when it is known that the gradients of the other nodes are finite, too."""
@@ -442,5 +445,7 @@ def _descend(w: Sequence[Tensor], g: Tensor, x: Tensor, rate: float) -> None:
 
 def _largest(rows: Tensor) -> float:
     """Returns the largest absolute value; NaN if any value is NaN."""
+    if (found := calls.largest(rows)) is not None:
+        return found
     low, high = torch.aminmax(rows)
     return float(torch.maximum(-low, high))
