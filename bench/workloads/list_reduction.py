@@ -99,7 +99,7 @@ LIST_REDUCTION = Workload(
         "jax unrolled": Foreign("bench.peers.jax_list_reduction:Unrolled"),
     },
     base="torch eager 1 thread",
-    each=32,
+    each=128,
     target=Target("accuracy", 0.97),
     rival="torch eager",
     bounds=(

@@ -54,7 +54,7 @@ PERMUTED_LAYERS = Workload(
         "torch by depth padded": peers.Padded,
     },
     base="torch by depth padded 1 thread",
-    each=512,
+    each=1024,
     target=Target("accuracy", 0.55, batches=8),
     rival="torch by depth padded",
     bounds=(

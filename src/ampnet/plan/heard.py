@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ampnet.message import ranges, row_counts
+from ampnet.narrow import stable_order
 from ampnet.nodes.transform import Parameterised
 from ampnet.plan.rehearse import Rehearsal, Step
 from ampnet.plan.sites import Sites
@@ -36,7 +37,7 @@ def heard_and_told(
             heard.append(_record(step, np.bincount(owners[_any_of(wanted[step.base : step.base + step.rows], step)])))
         if site.looks_at_states:
             sites.fields[site.number] = step.states.fields
-            table = _values(step)[np.argsort(owners, kind="stable")]
+            table = _values(step)[stable_order(owners)]
             if step.offsets is not None or table.shape[1] > len(step.states.fields):
                 single[owners] = False
             records = _record(step, np.bincount(owners))
@@ -45,7 +46,7 @@ def heard_and_told(
     (heard_of, heard_counts), (told_of, told_counts) = _sorted(heard, count), _sorted(told, count)
     before = np.concatenate(told)
     sizes = before[:, 3] * before[:, 4]
-    order = np.argsort(before[:, 0], kind="stable")
+    order = stable_order(before[:, 0])
     flat = np.concatenate(values)
     if len(told) > 2:
         flat = flat[ranges((np.cumsum(sizes) - sizes)[order], sizes[order])]
@@ -69,7 +70,7 @@ def _record(step: Step, counts: Ints) -> Ints:
 def _sorted(found: list[Ints], count: int) -> tuple[Ints, Ints]:
     """The records by place, without it, and the number of each place."""
     together = np.concatenate(found)
-    order = np.argsort(together[:, 0], kind="stable")
+    order = stable_order(together[:, 0])
     return together[order, 1:], np.bincount(together[:, 0], minlength=count)
 
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ampnet.message import Messages, offsets_of, ranges
+from ampnet.narrow import stable_order
 from ampnet.nodes.lengths import Lengths
 from ampnet.nodes.span import Span
 from ampnet.nodes.transform import Parameterised
@@ -188,7 +189,7 @@ class Layout:
         site, round_, counts = records.table("blocks")
         bases: Ints = np.cumsum(records.rows) - records.rows
         keys = sites.block_of[site] * each + round_ * self._width + sites.inner_of[site]
-        order = _sorted(keys, sites.blocks * each)
+        order = stable_order(keys)
         at = np.empty(len(counts), dtype=np.int64)
         sorted_counts = counts[order]
         at[order] = np.cumsum(sorted_counts) - sorted_counts
@@ -249,7 +250,7 @@ class Layout:
         runs = records.table("runs")
         keys = len(self.sites.slots) * self._rounds
         key = runs[0] * self._rounds + runs[1]
-        order = _sorted(key, keys)
+        order = stable_order(key)
         key = key[order]
         first = self._place[(runs[2] + np.repeat(bases, records.counts["runs"]))[order]]
         length = runs[3][order]
@@ -262,9 +263,8 @@ class Layout:
     def _find_links(self, records: Records, bases: Ints) -> None:
         """Links in the order of slots, rounds and kinds."""
         slot, round_, kind, counts = records.table("links")[:4]
-        keys = len(self.sites.slots) * self._rounds * self._width
         key = slot * self._rounds + round_
-        order = _sorted(key * self._width + kind, keys)
+        order = stable_order(key * self._width + kind)
         read, made = records.links(order, bases)
         self._from, self._to = self._place.take(read), self._place.take(made)
         sizes = np.bincount(key, weights=counts, minlength=len(self.sites.slots) * self._rounds)
@@ -498,7 +498,7 @@ class Layout:
         low, high = (int(to[0]), int(to[-1]) + 1) if size else (0, 0)
         if size > 1 and (to[1:] < to[:-1]).any():
             low, high = int(to.min()), int(to.max()) + 1
-            order = np.argsort(to, kind="stable")
+            order = stable_order(to)
             to = to[order]
             index = self._from[back : back + size][order]
         else:
@@ -524,9 +524,3 @@ def _order(site: Site, round_: int) -> tuple[int, int, int, bool, int]:
 def _digest(scores: Sequence[Score]) -> int:
     joined = hashlib.blake2b(b"".join([score.digest for score in scores]), digest_size=8).digest()
     return int.from_bytes(joined, "little") >> 1
-
-
-def _sorted(key: Ints, keys: int) -> Ints:
-    """A stable argsort of keys below a bound."""
-    # Narrow keys are counted, not compared.
-    return np.argsort(key.astype(np.int16) if keys < 2**15 else key, kind="stable")

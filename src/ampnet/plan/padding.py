@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ampnet.narrow import stable_order
 from ampnet.nodes.loss import Loss
 from ampnet.nodes.module import Module
 from ampnet.nodes.transform import Parameterised
@@ -181,8 +182,7 @@ class _Padder:
 
     def _bag(self, arena: int, index: Ints, owners: Ints, targets: int) -> BagSpec:
         if len(owners) > 1 and (owners[1:] < owners[:-1]).any():
-            # Narrow keys are counted, not compared.
-            order = np.argsort(owners.astype(np.int16) if targets < 2**15 else owners, kind="stable")
+            order = stable_order(owners)
             index, owners = index[order], owners[order]
         offsets = np.zeros(targets + 1, dtype=np.int64)
         np.cumsum(np.bincount(owners, minlength=targets), out=offsets[1:])

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ampnet.message import ranges
-from ampnet.narrow import narrow, smallest
+from ampnet.narrow import narrow, smallest, stable_order
 from ampnet.state import Column, Ints
 
 WIDTHS = {"blocks": 3, "runs": 4, "links": 7, "heard": 3, "told": 4, "values": 1}
@@ -143,7 +143,7 @@ def _leaders(links: Links, starts: Ints, relative: Ints) -> Ints:
     of one instance, slot and kind."""
     slot, _, kind = links.keys.T
     key = (links.owners * (int(slot.max()) + 1) + slot) * (int(kind.max()) + 1) + kind
-    order = np.argsort(key, kind="stable")
+    order = stable_order(key)
     counts = links.counts[order]
     alike = np.zeros(len(order), dtype=bool)
     alike[1:] = (key[order[1:]] == key[order[:-1]]) & (counts[1:] == counts[:-1])

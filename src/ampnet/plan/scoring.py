@@ -21,6 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from ampnet.message import ranges
+from ampnet.narrow import stable_order
 from ampnet.plan.heard import heard_and_told
 from ampnet.plan.records import Records
 from ampnet.plan.rehearse import Rehearsal, Step
@@ -161,7 +162,7 @@ def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], te
         columns.link(site, 0, round_, read, target)
         return
     key = which * step.rows + target
-    order = np.argsort(key, kind="stable")
+    order = stable_order(key)
     read, key = read[order], key[order]
     first = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else key
     pair_of = np.cumsum(np.concatenate(([0], key[1:] != key[:-1]))) if len(key) else key
@@ -175,9 +176,9 @@ def _mix(columns: _Columns, step: Step, made: Ints, through: dict[int, Ints], te
         if len(mine):
             columns.row(one, round_, base + int(mine[0]), step.owners[targets[mine]])
     columns.link(site, 0, round_, read, numbers[pair_of])
-    by_target = np.argsort(targets, kind="stable")
+    by_target = stable_order(targets)
     columns.link(site, 1, round_, numbers[by_target], made[targets[by_target]])
-    by_read = np.argsort(read, kind="stable")
+    by_read = stable_order(read)
     columns.link(site, 2, round_, numbers[pair_of][by_read], read[by_read])
 
 
@@ -226,12 +227,12 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
         digests = _digests(columns, site_of, round_of, np.where(paired, -1, owner), count)
         here = np.array([site.here for site in sites.sites])[site_of[solid]]
         solid, away = solid[here], solid[~here]
-    order = solid[by_owner(owner[solid], count)]
+    order = solid[stable_order(owner[solid])]
     owners = owner[order]
     sizes = np.bincount(owners, minlength=count)
     local = np.zeros(columns.made, dtype=np.int64)
     local[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    local[away[by_owner(owner[away], count)]] = np.arange(len(away))  # those of a crossing are neighbours
+    local[away[stable_order(owner[away])]] = np.arange(len(away))  # those of a crossing are neighbours
     blocks, _ = _runs_of(owners, [site_of[order], round_of[order]])
     runs, links = _linked(sites, columns, owner, local, site_of, round_of, count)
     tables = {"blocks": (blocks[:, 1:], np.bincount(blocks[:, 0], minlength=count)), "runs": runs}
@@ -241,7 +242,7 @@ def _apart(sites: Sites, columns: _Columns, rehearsal: Rehearsal, instances: Seq
 
 def _digests(columns: _Columns, site_of: Column, round_of: Column, owner: Ints, count: int) -> list[bytes]:
     """Of each instance: a digest of its rows, by site and round, and of which of them cross."""
-    order = np.argsort(owner, kind="stable")
+    order = stable_order(owner)
     order = order[np.searchsorted(owner[order], 0) :]
     cuts = np.searchsorted(owner[order], np.arange(count + 1))
     number = np.zeros(len(owner), dtype=np.int32)
@@ -267,7 +268,7 @@ def _linked(
         raise Unplayable("a row is made of rows of several instances. Remedy: waves=False")
     step = np.repeat(np.arange(len(sizes)), sizes)
     inner = np.array([s.block[1] for s in sites.sites])
-    order = by_owner(owners, count)
+    order = stable_order(owners)
     owners, step, read, made = owners[order], step[order], read[order], made[order]
     # A step is one slot and round. Equal ones that follow one another are one record.
     at = np.array([(slot, round_) for slot, round_, _, _ in columns.links])
@@ -315,8 +316,3 @@ def _runs_of(owners: Ints, keys: Sequence[Column]) -> tuple[Ints, Ints]:
     starts = np.flatnonzero(differs)
     sizes = np.diff(np.concatenate((starts, [len(owners)])))
     return np.column_stack([owners[starts], *(key[starts] for key in keys), sizes]).astype(np.int64), starts
-
-
-def by_owner(owners: Ints, count: int) -> Ints:
-    """A stable argsort of places below ``count``: narrow ones are counted, not compared."""
-    return np.argsort(owners.astype(np.int16) if count < 2**15 else owners, kind="stable")
