@@ -124,7 +124,7 @@ def _many_cores() -> str:
     ratios = _ratios(_folder("16"), "ours 16 replicas", TORCH, 16, most=16)
     if not ratios:
         return ""
-    than = "the fastest torch program with 1 to 16 threads"
+    than = "the fastest torch program with up to 16 threads"
     return f"On 16 cores, 16 replicas are {between(ratios)} times as fast as {than} (`bench/results/16/`)."
 
 
