@@ -133,8 +133,8 @@ def _gpu() -> str:
     ratios = _ratios(found, "ours", f"{TORCH}|pyg.*", 1)
     if not ratios:
         return ""
-    name = found[0]["machine"].get("gpu", "a GPU")
-    return f"On {name}, in one process, it is {between(ratios)} times torch (`bench/results/h200/`)."
+    name = found[0]["machine"].get("gpu", "GPU")
+    return f"On one {name}, in one process, it is {between(ratios)} times torch (`bench/results/h200/`)."
 
 
 def _gain() -> str:
