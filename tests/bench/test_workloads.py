@@ -120,7 +120,7 @@ def test_every_workload_has_what_its_rows_name() -> None:
 
 def test_replicas_and_workers_follow_from_the_first_row() -> None:
     ours = ours_of(BY_NAME["list-reduction"], "ours 3 replicas")
-    assert (ours.replicas, ours.workers, ours.in_flight, ours.every) == (3, 3, 32, 1)
+    assert (ours.replicas, ours.workers, ours.in_flight, ours.every) == (3, 3, BY_NAME["list-reduction"].each, 1)
 
 
 def test_a_race_ends_at_the_target_or_when_the_time_is_up() -> None:
