@@ -313,6 +313,7 @@ def test_other_weights_are_noticed() -> None:
 def test_sums_of_a_wave_that_remedies_change_are_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain descent goes into the weights themselves, once remedies let it: a tape of sums would keep it from that."""
     graph, instances = fresh("list-reduction-gru")
+    before = {n: v.clone() for n, v in graph.module().state_dict().items()}
     changes, gone = True, []
     monkeypatch.setattr("ampnet.update.updater.Updater._changes", lambda self, staleness: changes)
     monkeypatch.setattr("ampnet.update.updater.Updater.went_direct", lambda self: gone.append(self))
@@ -327,3 +328,4 @@ def test_sums_of_a_wave_that_remedies_change_are_not_written_down(monkeypatch: p
         changes = False
         runtime.train(instances)
         assert gone
+    graph.module().load_state_dict(before)
