@@ -224,16 +224,18 @@ class Updater:
             or not quick.can_step_rows()
             or policy is None
             or self.counts_messages
+            or self.together
             or self._partly
             or (self.view is not None and not self.view.direct)
             or instances < policy.min_update_frequency
+            or not self._is_plain()
         ):
             return
         self.may_go_direct = True
-        if self._touched or self.waiting or self.together or self._changes(lambda: max(self.lag, self.around())):
+        if self._touched or self.waiting or self._changes(lambda: max(self.lag, self.around())):
             return
         rate = None if self.version in self.live_versions() else quick.plain_rate()
-        if rate is not None and self._is_plain():
+        if rate is not None:
             self.direct = -rate / (instances if policy.average else 1)
 
     @property

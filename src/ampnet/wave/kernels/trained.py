@@ -417,17 +417,16 @@ class TrainedKernel(Kernel):
         self.passage.products.add_part(total, g, x)
 
     def may_go_direct(self) -> bool:
-        return self.node.updater.may_go_direct and self.linear and self.node.sites == 1
+        if not self.node.updater.may_go_direct or not self.linear or self.node.sites > 1:
+            return False
+        return len(self.parts) == 1 and not self.hoisted and not self.passage.skips and not self.passage.products.narrow
 
     def _go_direct(self, span: WaveSpan) -> bool:
         """Add to the weights themselves, where the updater lets us and all of it is one product of finite numbers; but
         only when it is known that the gradients of the other nodes are finite, too."""
         node = self.node
-        rate = node.updater.direct
-        if rate is None or not self.linear or span.products.narrow or node.sites > 1:
-            return False
-        x = span.xs[0]
-        if len(self.parts) > 1 or x is None or x.dim() > 2 or self.hoisted or self.passage.skips:
+        rate, x = node.updater.direct, span.xs[0]
+        if rate is None or not self.may_go_direct() or x is None or x.dim() > 2:
             return False
         if not _largest(span.g) * _largest(x) * len(x) * abs(rate) < 1e30:
             return False
